@@ -1,0 +1,127 @@
+"""The records that travel: what an episode is asked to be, which images it holds, and its tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from e3bm.errors import DataError, SettingsError
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """How many classes, labelled examples and queries an episode has.
+
+    ``shots`` is a number, or a range ``(low, high)`` from which each class of each episode draws its own (uneven shots).
+    """
+
+    ways: int = 5
+    shots: int | tuple[int, int] = 1
+    queries: int = 15
+
+    def __post_init__(self) -> None:
+        low, high = self.shot_range
+        if self.ways < 2:
+            raise SettingsError(f"An episode needs at least 2 ways, found {self.ways}.")
+        if not 1 <= low <= high:
+            raise SettingsError(f"Shots must be 1 or more, or a range (low, high) with low <= high; found {self.shots}.")
+        if self.queries < 1:
+            raise SettingsError(f"An episode needs at least 1 query per class, found {self.queries}.")
+
+    @property
+    def shot_range(self) -> tuple[int, int]:
+        return (self.shots, self.shots) if isinstance(self.shots, int) else self.shots
+
+
+@dataclass(frozen=True)
+class EpisodeIndex:
+    """One episode as integers only: positions of images in a packed data set, and labels 0..W-1.
+
+    ``classes[w]`` is the data set's own class number of way ``w``. Support is padded only when episodes are stacked.
+    """
+
+    classes: tuple[int, ...]
+    support: tuple[int, ...]
+    support_labels: tuple[int, ...]
+    query: tuple[int, ...]
+    query_labels: tuple[int, ...]
+
+    @property
+    def ways(self) -> int:
+        return len(self.classes)
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """T tasks as tensors: images or features, batch first.
+
+    A support example whose mask is False is padding and has no influence (uneven shots).
+    """
+
+    support: Float[Tensor, "T S *shape"]
+    support_labels: Int[Tensor, "T S"]
+    query: Float[Tensor, "T Q *shape"]
+    query_labels: Int[Tensor, "T Q"] | None
+    ways: int
+    support_mask: Bool[Tensor, "T S"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.support.ndim < 3 or self.query.ndim != self.support.ndim:
+            raise DataError(
+                "Support and query must be [tasks, examples, ...features or image]; "
+                f"found shapes {tuple(self.support.shape)} and {tuple(self.query.shape)}."
+            )
+        if self.support.shape[0] != self.query.shape[0] or self.support.shape[2:] != self.query.shape[2:]:
+            raise DataError(
+                "Support and query must agree in the number of tasks and in feature shape; "
+                f"found {tuple(self.support.shape)} and {tuple(self.query.shape)}."
+            )
+        _check_labels("support", self.support_labels, self.support, self.ways)
+        if self.query_labels is not None:
+            _check_labels("query", self.query_labels, self.query, self.ways)
+        mask = self.support_mask
+        if mask is not None and mask.shape != self.support_labels.shape:
+            raise DataError(f"The support mask has shape {tuple(mask.shape)}, the labels {tuple(self.support_labels.shape)}.")
+        seen = torch.zeros(len(self), self.ways, dtype=torch.long, device=self.support_labels.device)
+        seen.scatter_add_(1, self.support_labels.long(), (self.mask).long())
+        if bool((seen == 0).any()):
+            task, way = (int(i) for i in torch.nonzero(seen == 0)[0])
+            raise DataError(f"Task {task} has no support example of class {way}; every class needs one or more.")
+        for name, values in (("support", self.support), ("query", self.query)):
+            if not bool(torch.isfinite(values).all()):
+                raise DataError(f"The {name} holds NaN or infinite numbers; features and pixels must be finite.")
+
+    def __len__(self) -> int:
+        return self.support.shape[0]
+
+    @property
+    def mask(self) -> Bool[Tensor, "T S"]:
+        """True where a support example is real."""
+        if self.support_mask is None:
+            return torch.ones_like(self.support_labels, dtype=torch.bool)
+        return self.support_mask
+
+    def tasks(self, start: int, stop: int) -> "TaskBatch":
+        """The tasks from start up to stop, as a batch of their own."""
+        part = slice(start, stop)
+        return TaskBatch(
+            self.support[part],
+            self.support_labels[part],
+            self.query[part],
+            None if self.query_labels is None else self.query_labels[part],
+            self.ways,
+            None if self.support_mask is None else self.support_mask[part],
+        )
+
+
+def _check_labels(name: str, labels: Tensor, examples: Tensor, ways: int) -> None:
+    if labels.shape != examples.shape[:2]:
+        raise DataError(f"The {name} has {tuple(examples.shape[:2])} examples but labels of shape {tuple(labels.shape)}.")
+    if labels.dtype != torch.long:
+        raise DataError(f"The {name} labels must be 64-bit integers, found {labels.dtype}.")
+    if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= ways):
+        raise DataError(
+            f"The {name} labels must lie in 0..{ways - 1} for {ways} ways; "
+            f"found {int(labels.min())}..{int(labels.max())}."
+        )
