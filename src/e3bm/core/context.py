@@ -1,0 +1,252 @@
+"""What the hyperprior sees of a task: embeddings and a summary of the gradient (inputs of Eqs. 10 and 11).
+
+Gradients are handed around as coefficients over a few vectors of the task, because plain gradient descent on a head
+never leaves their span. A summary that is linear in the gradient is therefore read by projecting the generator's input
+weights onto these vectors once per task: inside the epoch loop nothing of feature size is touched.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+# Inside every root and logarithm: small enough to vanish beside real features, large enough to keep gradients finite.
+TINY = 1e-12
+
+STATS_INDUCTIVE = 4
+STATS_TRANSDUCTIVE = 6
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The vectors in which a task's gradients are written, and its embeddings (computed only if somebody asks)."""
+
+    vectors: Float[Tensor, "T N D"] | None  # None: gradients are written in their own coordinates
+    support: Callable[[], Float[Tensor, "T S E"]]
+    query: Callable[[], Float[Tensor, "T Q E"]]
+    mask: Bool[Tensor, "T S"]
+
+    def project(self, rows: Float[Tensor, "... D"]) -> Float[Tensor, "..."]:
+        """Inner products of rows with the vectors: [G, R, D] -> [G, T, R, N]."""
+        if self.vectors is None:
+            return rows.unsqueeze(1).expand(-1, self.mask.shape[0], -1, -1)
+        return rows.unsqueeze(1) @ self.vectors.mT
+
+    def dense(self, coefficients: Float[Tensor, "T N W"]) -> Float[Tensor, "T D W"]:
+        """The gradient itself."""
+        return coefficients if self.vectors is None else self.vectors.mT @ coefficients
+
+    def support_mean(self) -> Float[Tensor, "T E"]:
+        """Mean embedding of the real support examples."""
+        weights = self.mask.to(self.support().dtype)
+        return torch.einsum("ts,tse->te", weights / weights.sum(1, keepdim=True), self.support())
+
+    def detached(self) -> "Basis":
+        """The same task with no gradient flowing back into it."""
+        vectors = None if self.vectors is None else self.vectors.detach()
+        return Basis(vectors, lambda: self.support().detach(), lambda: self.query().detach(), self.mask)
+
+
+@runtime_checkable
+class Observation(Protocol):
+    """One epoch of one batch of tasks, as far as a hyperprior may look; each part is computed when asked for."""
+
+    def coefficients(self) -> Float[Tensor, "T N W"]:
+        """The gradient of the head's weights over the basis."""
+        ...
+
+    def squared_norm(self) -> Float[Tensor, " T"]:
+        """Squared length of the whole gradient."""
+        ...
+
+    def loss(self) -> Float[Tensor, " T"]:
+        """Training loss before the update."""
+        ...
+
+    def query_scores(self) -> Float[Tensor, "T Q W"]:
+        """Scores of the queries before the update."""
+        ...
+
+
+Reader = Callable[[Observation], Tensor]  # -> [T, R]
+
+
+@runtime_checkable
+class Summary(Protocol):
+    """How a gradient becomes a fixed number of inputs."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers the summary has."""
+        ...
+
+    def bind(
+        self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
+    ) -> tuple[Reader, ...]:
+        """For each group of rows a reader that gives constant + rows @ summary."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClassMean:
+    """Mean over classes of the head gradient. Identically zero for a linear softmax head: sum_c (p_c - y_c) = 0."""
+
+    features: int
+
+    @property
+    def size(self) -> int:
+        return self.features
+
+    def bind(
+        self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
+    ) -> tuple[Reader, ...]:
+        def read(projected: Tensor, start: Tensor) -> Reader:
+            def reader(observation: Observation) -> Tensor:
+                mean = _cut(observation.coefficients(), detach).mean(-1, keepdim=True)
+                return torch.baddbmm(start.unsqueeze(-1), projected, mean).squeeze(-1)
+
+            return reader
+
+        return _readers(read, basis.project(rows), constant)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The whole head gradient, class after class: bound to the number and the order of classes."""
+
+    features: int
+    ways: int
+
+    @property
+    def size(self) -> int:
+        return self.features * self.ways
+
+    def bind(
+        self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
+    ) -> tuple[Reader, ...]:
+        groups, count, _ = rows.shape
+        per_class = rows.view(groups, count * self.ways, self.features)
+        projected = basis.project(per_class)  # G T (R W) N
+        tasks, vectors = projected.shape[1], projected.shape[3]
+        # [R, W, N] against [N, W]: one row per output, so that the readers are plain matrix products.
+        matrix = projected.reshape(groups, tasks, count, self.ways, vectors).transpose(-1, -2)
+        matrix = matrix.reshape(groups, tasks, count, vectors * self.ways)
+
+        def read(projection: Tensor, start: Tensor) -> Reader:
+            def reader(observation: Observation) -> Tensor:
+                flat = _cut(observation.coefficients(), detach).reshape(tasks, -1, 1)
+                return torch.baddbmm(start.unsqueeze(-1), projection, flat).squeeze(-1)
+
+            return reader
+
+        return _readers(read, matrix, constant)
+
+
+@dataclass(frozen=True)
+class Rms:
+    """Root mean square over classes (and, for convolutional features, over positions). Not a function of Gram products."""
+
+    features: int
+    positions: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.features // self.positions
+
+    def bind(
+        self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
+    ) -> tuple[Reader, ...]:
+        def read(row: Tensor, start: Tensor) -> Reader:
+            def reader(observation: Observation) -> Tensor:
+                dense = _cut(basis.dense(observation.coefficients()), detach)
+                channels = dense.view(dense.shape[0], self.size, -1)
+                rms = (channels.square().mean(-1) + TINY).sqrt()
+                return torch.addmm(start, rms, row.mT)
+
+            return reader
+
+        return _readers(read, rows, constant)
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A few scalars that mean the same for any number of ways, shots and features.
+
+    Log gradient norm, training loss, log squared length of the mean support embedding (= mean of the Gram matrix), log
+    mean squared length (= mean of its diagonal); transductive: mean entropy of the query predictions and entropy of
+    their mean.
+    """
+
+    transductive: bool = False
+
+    @property
+    def size(self) -> int:
+        return STATS_TRANSDUCTIVE if self.transductive else STATS_INDUCTIVE
+
+    def bind(
+        self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
+    ) -> tuple[Reader, ...]:
+        weights = basis.mask.to(rows.dtype)
+        diagonal = (weights * basis.support().square().sum(-1)).sum(1) / weights.sum(1)
+        mean = basis.support_mean().square().sum(-1)
+        fixed = torch.stack([(mean + TINY).log(), (diagonal + TINY).log()], -1)  # T 2
+        constant = constant + _cut(fixed, detach) @ rows[..., 2:4].mT
+        moving = torch.cat([rows[..., :2], rows[..., 4:]], -1)
+
+        def read(row: Tensor, start: Tensor) -> Reader:
+            def reader(observation: Observation) -> Tensor:
+                parts = [(observation.squared_norm() + TINY).log() / 2, observation.loss()]
+                if self.transductive:
+                    parts += query_entropies(observation.query_scores())
+                return torch.addmm(start, _cut(torch.stack(parts, -1), detach), row.mT)
+
+            return reader
+
+        return _readers(read, moving, constant)
+
+
+@dataclass(frozen=True)
+class Context:
+    """The concatenation that enters the generator: mean embeddings (if ``embedding`` > 0 features) and a summary."""
+
+    summary: Summary
+    embedding: int = 0
+    transductive: bool = False
+    detach: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.embedding * (2 if self.transductive else 1) + self.summary.size
+
+    def bind(self, basis: Basis, rows: Float[Tensor, "G R C"], bias: Float[Tensor, "G R"]) -> tuple[Reader, ...]:
+        """For each group of rows a reader that gives bias + rows @ context at an epoch."""
+        if self.detach:
+            basis = basis.detached()
+        constant = bias.unsqueeze(1).expand(-1, basis.mask.shape[0], -1)
+        if self.embedding:
+            parts = [basis.support_mean()]
+            if self.transductive:
+                parts.append(basis.query().mean(1))
+            embeddings = torch.cat(parts, -1)
+            constant = constant + embeddings @ rows[..., : embeddings.shape[-1]].mT
+        return self.summary.bind(basis, rows[..., self.size - self.summary.size :], constant, self.detach)
+
+
+def query_entropies(scores: Float[Tensor, "T Q W"]) -> list[Tensor]:
+    """Mean entropy of the predictions, and entropy of the mean prediction."""
+    logs = scores.log_softmax(-1)
+    each = -(logs.exp() * logs).sum(-1).mean(-1)
+    mean = logs.exp().mean(1)
+    return [each, -(mean * (mean + TINY).log()).sum(-1)]
+
+
+def _readers(read: Callable[[Tensor, Tensor], Reader], rows: Tensor, constant: Tensor) -> tuple[Reader, ...]:
+    # unbind, not indexing: its backward pass stacks once instead of filling a zero tensor per epoch.
+    return tuple(read(row, start) for row, start in zip(rows.unbind(0), constant.unbind(0), strict=True))
+
+
+def _cut(values: Tensor, detach: bool) -> Tensor:
+    return values.detach() if detach else values

@@ -1,0 +1,185 @@
+"""Psi: the hyperprior learner that turns a task into rates and weights (Eqs. 10-12 of the paper).
+
+A hyperprior is first bound to a batch of tasks, which lets it project its input weights onto each task once, and then
+called once per epoch. Recurrent state is handed in and out, never kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.core.context import Basis, Context, Observation, Reader
+from e3bm.core.schedules import RATE_MIXINGS, WEIGHT_MIXINGS, Mixing, Schedule
+from e3bm.errors import SettingsError
+
+CONSTRAINT_MARGIN = 1e-6
+
+
+class Memory(NamedTuple):
+    """Recurrent state of one batch of tasks."""
+
+    hidden: Float[Tensor, "T H"]
+    cell: Float[Tensor, "T H"]
+
+
+NextDelta = Callable[[int, Observation, Memory | None], tuple[Tensor, Memory | None]]  # -> [T, outputs], memory
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """A network from context to the differences Delta alpha, Delta v."""
+
+    def bind(self, basis: Basis, epochs: int) -> NextDelta:
+        """See the task once; the memory given at the first epoch is None."""
+        ...
+
+
+class FcGenerator(nn.Module):
+    """Eq. 10: every epoch has its own linear layer; rows for alpha and v are independent of one another."""
+
+    def __init__(self, context: Context, epochs: int, outputs: int, *, zero_start: bool = False) -> None:
+        super().__init__()
+        self.context = context
+        self.weight = nn.Parameter(torch.empty(epochs, outputs, context.size))
+        self.bias = nn.Parameter(torch.zeros(epochs, outputs))
+        if zero_start:
+            nn.init.zeros_(self.weight)
+        else:
+            nn.init.normal_(self.weight, std=(2.0 / context.size) ** 0.5)  # kaiming over the inputs
+
+    def bind(self, basis: Basis, epochs: int) -> NextDelta:
+        if epochs != self.weight.shape[0]:
+            raise SettingsError(
+                f"The hyperprior has layers for {self.weight.shape[0]} epochs but {epochs} were asked for."
+            )
+        readers = self.context.bind(basis, self.weight, self.bias)
+        return lambda epoch, observation, memory: (readers[epoch](observation), memory)
+
+
+class LstmGenerator(nn.Module):
+    """Eq. 11: an LSTM over epochs; with ``separate`` alpha and v have one each.
+
+    Without ``readout`` the hidden state itself is Delta, as in the published code (hidden size 1). The cell is written
+    out, because fused kernels have no second derivative.
+    """
+
+    def __init__(
+        self, context: Context, outputs: int, *, hidden: int = 8, readout: bool = True, separate: bool = False
+    ) -> None:
+        super().__init__()
+        self.context, self.outputs, self.hidden = context, outputs, hidden
+        self.cells = outputs if separate else 1
+        if not readout and self.cells * hidden != outputs:
+            raise SettingsError(
+                f"Without a read-out the hidden state is the output: {self.cells} cell(s) of size {hidden} cannot give "
+                f"{outputs} values; use hidden={outputs // self.cells} or a read-out."
+            )
+        self.input_weight = nn.Parameter(torch.empty(self.cells, 4, hidden, context.size))
+        self.hidden_weight = nn.Parameter(torch.empty(self.cells, 4, hidden, hidden))
+        self.input_bias = nn.Parameter(torch.zeros(self.cells, 4, hidden))
+        self.hidden_bias = nn.Parameter(torch.zeros(self.cells, 4, hidden))
+        nn.init.uniform_(self.input_weight, -(context.size**-0.5), context.size**-0.5)
+        nn.init.uniform_(self.hidden_weight, -(hidden**-0.5), hidden**-0.5)
+        # Rows of the read-out of separate cells see only their own cell; it starts at zero, so Delta does too.
+        self.readout = nn.Parameter(torch.zeros(outputs, hidden if separate else self.cells * hidden)) if readout else None
+
+    def bind(self, basis: Basis, epochs: int) -> NextDelta:
+        width = self.cells * self.hidden
+        # All cells become one of width cells*hidden whose recurrent matrix is block diagonal; gates come first.
+        rows = self.input_weight.transpose(0, 1).reshape(1, 4 * width, -1)
+        bias = (self.input_bias + self.hidden_bias).transpose(0, 1).reshape(1, 4 * width)
+        recurrent = torch.cat([torch.block_diag(*self.hidden_weight[:, gate]) for gate in range(4)]).mT
+        readout = self._readout_matrix()
+        (read,) = self.context.bind(basis, rows, bias)
+
+        def step(epoch: int, observation: Observation, memory: Memory | None) -> tuple[Tensor, Memory | None]:
+            gates = read(observation)
+            if memory is not None:
+                gates = torch.addmm(gates, memory.hidden, recurrent)
+            enter, forget, candidate, leave = gates.chunk(4, -1)
+            cell = enter.sigmoid() * candidate.tanh()
+            if memory is not None:
+                cell = torch.addcmul(cell, forget.sigmoid(), memory.cell)
+            hidden = leave.sigmoid() * cell.tanh()
+            return (hidden if readout is None else hidden @ readout), Memory(hidden, cell)
+
+        return step
+
+    def _readout_matrix(self) -> Tensor | None:
+        if self.readout is None:
+            return None
+        if self.cells == 1:
+            return self.readout.mT
+        return torch.block_diag(*self.readout.unsqueeze(1)).mT
+
+
+@dataclass(frozen=True)
+class BoundHyperprior:
+    """Psi for one batch of tasks."""
+
+    rates: tuple[Tensor, ...]
+    weights: tuple[Tensor | None, ...]
+    tasks: int
+    next_delta: NextDelta | None
+    rate_mixing: Mixing | None
+    weight_mixing: Mixing | None
+    constrained: tuple[bool, bool]
+
+    def __call__(
+        self, epoch: int, observation: Observation, memory: Memory | None
+    ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"] | None, Memory | None]:
+        """The rate and the weight of an epoch; a weight of None is a constant zero."""
+        deltas: list[Tensor] = []
+        if self.next_delta is not None:
+            delta, memory = self.next_delta(epoch, observation, memory)
+            deltas = list(delta.unbind(-1))
+        rate = self._value(self.rates[epoch], deltas, self.rate_mixing, self.constrained[0])
+        base = self.weights[epoch]
+        weight = None if base is None else self._value(base, deltas, self.weight_mixing, self.constrained[1])
+        return rate, weight, memory
+
+    def _value(self, base: Tensor, deltas: list[Tensor], mixing: Mixing | None, constrained: bool) -> Tensor:
+        value = base.expand(self.tasks) if mixing is None else mixing(base, deltas.pop(0))
+        if constrained:
+            # Straight through: the value is clamped, its gradient is not, so that a start at 0 or 1 can move.
+            value = value + (value.clamp(CONSTRAINT_MARGIN, 1 - CONSTRAINT_MARGIN) - value).detach()
+        return value
+
+
+class Hyperprior(nn.Module):
+    """Two schedules and, where one of them is generated, the network that moves it."""
+
+    def __init__(
+        self,
+        rate: Schedule,
+        weight: Schedule,
+        generator: Generator | None = None,
+        *,
+        mixing: str = "scaled",
+        constrained: bool = False,
+    ) -> None:
+        super().__init__()
+        if mixing not in RATE_MIXINGS:
+            raise SettingsError(f"There is no mixing rule '{mixing}'; known: {', '.join(RATE_MIXINGS)}.")
+        if (generator is None) == (rate.generated or weight.generated):
+            raise SettingsError("A generator is needed exactly when the rate or the weight schedule is generated.")
+        self.rate, self.weight, self.generator = rate, weight, generator
+        self.mixing, self.constrained = mixing, constrained
+
+    def bind(self, basis: Basis, epochs: int) -> BoundHyperprior:
+        """See a batch of tasks once."""
+        silent = self.weight.silent(epochs)
+        weights = self.weight.base(epochs).unbind(0)
+        return BoundHyperprior(
+            rates=self.rate.base(epochs).unbind(0),
+            weights=tuple(None if quiet else value for quiet, value in zip(silent, weights, strict=True)),
+            tasks=basis.mask.shape[0],
+            next_delta=None if self.generator is None else self.generator.bind(basis, epochs),
+            rate_mixing=RATE_MIXINGS[self.mixing] if self.rate.generated else None,
+            weight_mixing=WEIGHT_MIXINGS[self.mixing] if self.weight.generated else None,
+            constrained=(self.constrained and self.rate.trained, self.constrained and self.weight.trained),
+        )

@@ -1,0 +1,48 @@
+"""MetaLearner: a method, a hyperprior and a number of epochs; the whole episode sits inside forward."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from e3bm.core.adapt import InnerProblem, adapt_and_keep
+from e3bm.core.hyperprior import Hyperprior
+from e3bm.core.trace import AdaptationTrace
+from e3bm.episode import TaskBatch
+from e3bm.errors import DivergenceError
+
+
+class Method(Protocol):
+    """A published few-shot method: it owns what is meta-learned and opens a batch of tasks for learning."""
+
+    def begin(self, batch: TaskBatch) -> InnerProblem[Any, Any, Any]:
+        """Encode the tasks and hand out the moves."""
+        ...
+
+
+class MetaLearner(nn.Module):
+    """Wrapping this module in DistributedDataParallel is correct in second order: nothing of an episode is outside."""
+
+    def __init__(self, method: Method, hyperprior: Hyperprior, epochs: int) -> None:
+        super().__init__()
+        self.method, self.hyperprior, self.epochs = method, hyperprior, epochs
+
+    def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> AdaptationTrace:
+        """Adapt to each task and predict its queries."""
+        return self.adapt(batch, every_epoch=every_epoch, epochs=epochs)[0]
+
+    def adapt(
+        self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None
+    ) -> tuple[AdaptationTrace, Any]:
+        """The same, with the summed ensemble in the method's own form."""
+        problem = self.method.begin(batch)
+        trace, ensemble = adapt_and_keep(problem, self.hyperprior, epochs or self.epochs, every_epoch=every_epoch)
+        if not bool(torch.isfinite(trace.scores).all()):
+            task = int(torch.nonzero(~torch.isfinite(trace.scores).flatten(1).all(1))[0])
+            epoch = torch.nonzero(~torch.isfinite(trace.losses[task]))
+            where = f"; its training loss broke at epoch {int(epoch[0]) + 1}" if len(epoch) else ""
+            raise DivergenceError(
+                f"The scores of task {task} are not finite{where}. "
+                f"Rates reach {float(trace.rates[task].abs().max()):.3g}: lower the inner learning rate or the features' scale."
+            )
+        return trace, ensemble
