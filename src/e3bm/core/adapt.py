@@ -3,7 +3,7 @@
 MAML, MTL and SIB alone are the same loop with a constant rate and a vote for the last epoch only.
 """
 
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ Direction = TypeVar("Direction")
 Ensemble = TypeVar("Ensemble")
 
 
+@runtime_checkable
 class InnerProblem(Protocol[State, Direction, Ensemble]):
     """A batch of tasks being learned. It knows its moves and nothing of rates, weights or M."""
 

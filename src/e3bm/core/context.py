@@ -29,11 +29,14 @@ class Basis:
     query: Callable[[], Float[Tensor, "T Q E"]]
     mask: Bool[Tensor, "T S"]
 
-    def project(self, rows: Float[Tensor, "... D"]) -> Float[Tensor, "..."]:
-        """Inner products of rows with the vectors: [G, R, D] -> [G, T, R, N]."""
+    def project(self, rows: Float[Tensor, "G R D"]) -> Float[Tensor, "G T R N"]:
+        """Inner products of groups of rows with the vectors."""
+        groups, count, features = rows.shape
         if self.vectors is None:
             return rows.unsqueeze(1).expand(-1, self.mask.shape[0], -1, -1)
-        return rows.unsqueeze(1) @ self.vectors.mT
+        # One matrix product for all groups, tasks and vectors.
+        products = self.vectors.reshape(-1, features) @ rows.reshape(-1, features).mT
+        return products.view(*self.vectors.shape[:2], groups, count).permute(2, 0, 3, 1)
 
     def dense(self, coefficients: Float[Tensor, "T N W"]) -> Float[Tensor, "T D W"]:
         """The gradient itself."""
@@ -231,7 +234,9 @@ class Context:
             if self.transductive:
                 parts.append(basis.query().mean(1))
             embeddings = torch.cat(parts, -1)
-            constant = constant + embeddings @ rows[..., : embeddings.shape[-1]].mT
+            groups, count, _ = rows.shape
+            weight = rows[..., : embeddings.shape[-1]].reshape(groups * count, -1)
+            constant = constant + (embeddings @ weight.mT).view(-1, groups, count).transpose(0, 1)
         return self.summary.bind(basis, rows[..., self.size - self.summary.size :], constant, self.detach)
 
 

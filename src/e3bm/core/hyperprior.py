@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.core.context import Basis, Context, Observation, Reader
+from e3bm.core.context import Basis, Context, Observation
 from e3bm.core.schedules import RATE_MIXINGS, WEIGHT_MIXINGS, Mixing, Schedule
 from e3bm.errors import SettingsError
 
@@ -127,6 +127,7 @@ class BoundHyperprior:
     next_delta: NextDelta | None
     rate_mixing: Mixing | None
     weight_mixing: Mixing | None
+    fractions: tuple[float, float]
     constrained: tuple[bool, bool]
 
     def __call__(
@@ -137,14 +138,14 @@ class BoundHyperprior:
         if self.next_delta is not None:
             delta, memory = self.next_delta(epoch, observation, memory)
             deltas = list(delta.unbind(-1))
-        rate = self._value(self.rates[epoch], deltas, self.rate_mixing, self.constrained[0])
+        rate = self._value(self.rates[epoch], deltas, self.rate_mixing, 0)
         base = self.weights[epoch]
-        weight = None if base is None else self._value(base, deltas, self.weight_mixing, self.constrained[1])
+        weight = None if base is None else self._value(base, deltas, self.weight_mixing, 1)
         return rate, weight, memory
 
-    def _value(self, base: Tensor, deltas: list[Tensor], mixing: Mixing | None, constrained: bool) -> Tensor:
-        value = base.expand(self.tasks) if mixing is None else mixing(base, deltas.pop(0))
-        if constrained:
+    def _value(self, base: Tensor, deltas: list[Tensor], mixing: Mixing | None, which: int) -> Tensor:
+        value = base.expand(self.tasks) if mixing is None else mixing(base, deltas.pop(0), self.fractions[which])
+        if self.constrained[which]:
             # Straight through: the value is clamped, its gradient is not, so that a start at 0 or 1 can move.
             value = value + (value.clamp(CONSTRAINT_MARGIN, 1 - CONSTRAINT_MARGIN) - value).detach()
         return value
@@ -160,15 +161,17 @@ class Hyperprior(nn.Module):
         generator: Generator | None = None,
         *,
         mixing: str = "scaled",
+        fractions: tuple[float, float] = (1e-4, 1e-4),
         constrained: bool = False,
     ) -> None:
+        """``fractions`` are lambda_1 and lambda_2 of Eq. 12; ``constrained`` keeps trained values inside (0, 1)."""
         super().__init__()
         if mixing not in RATE_MIXINGS:
             raise SettingsError(f"There is no mixing rule '{mixing}'; known: {', '.join(RATE_MIXINGS)}.")
         if (generator is None) == (rate.generated or weight.generated):
             raise SettingsError("A generator is needed exactly when the rate or the weight schedule is generated.")
         self.rate, self.weight, self.generator = rate, weight, generator
-        self.mixing, self.constrained = mixing, constrained
+        self.mixing, self.fractions, self.constrained = mixing, fractions, constrained
 
     def bind(self, basis: Basis, epochs: int) -> BoundHyperprior:
         """See a batch of tasks once."""
@@ -181,5 +184,6 @@ class Hyperprior(nn.Module):
             next_delta=None if self.generator is None else self.generator.bind(basis, epochs),
             rate_mixing=RATE_MIXINGS[self.mixing] if self.rate.generated else None,
             weight_mixing=WEIGHT_MIXINGS[self.mixing] if self.weight.generated else None,
+            fractions=self.fractions,
             constrained=(self.constrained and self.rate.trained, self.constrained and self.weight.trained),
         )

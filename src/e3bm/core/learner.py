@@ -1,6 +1,6 @@
 """MetaLearner: a method, a hyperprior and a number of epochs; the whole episode sits inside forward."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from e3bm.episode import TaskBatch
 from e3bm.errors import DivergenceError
 
 
+@runtime_checkable
 class Method(Protocol):
     """A published few-shot method: it owns what is meta-learned and opens a batch of tasks for learning."""
 

@@ -12,21 +12,19 @@ from torch import Tensor, nn
 
 from e3bm.errors import SettingsError
 
-MIXING_FRACTION = 1e-4  # lambda of Eq. 12
-
-Mixing = Callable[[Tensor, Tensor], Tensor]  # (base value [], Delta [T]) -> value [T]
+Mixing = Callable[[Tensor, Tensor, float], Tensor]  # (base value [], Delta [T], lambda) -> value [T]
 
 RATE_MIXINGS: dict[str, Mixing] = {
     # The published code: the base value, nudged.
-    "residual": lambda base, delta: base + MIXING_FRACTION * delta,
+    "residual": lambda base, delta, fraction: base + fraction * delta,
     # Eq. 12 with lambda and 1 - lambda exchanged.
-    "convex": lambda base, delta: (1 - MIXING_FRACTION) * base + MIXING_FRACTION * delta,
-    # Eq. 12 as printed: the base value all but disappears.
-    "literal": lambda base, delta: MIXING_FRACTION * base + (1 - MIXING_FRACTION) * delta,
+    "convex": lambda base, delta, fraction: (1 - fraction) * base + fraction * delta,
+    # Eq. 12 as printed: with lambda = 1e-4 the base value all but disappears.
+    "literal": lambda base, delta, fraction: fraction * base + (1 - fraction) * delta,
     # Ours: Delta = 0 is exactly the base value, and a rate keeps its sign.
-    "scaled": lambda base, delta: base * delta.exp(),
+    "scaled": lambda base, delta, fraction: base * delta.exp(),
 }
-WEIGHT_MIXINGS: dict[str, Mixing] = RATE_MIXINGS | {"scaled": lambda base, delta: base * (1 + delta)}
+WEIGHT_MIXINGS: dict[str, Mixing] = RATE_MIXINGS | {"scaled": lambda base, delta, fraction: base * (1 + delta)}
 
 
 @runtime_checkable

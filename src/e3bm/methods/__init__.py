@@ -1,0 +1,8 @@
+"""One published method per file; importing this package registers them."""
+
+from e3bm.methods.base import METHODS, Encoder, ReadyFeatures
+from e3bm.methods.collapsed import CollapsedHead
+from e3bm.methods.mtl import Mtl
+from e3bm.methods.sib import Sib
+
+__all__ = ["METHODS", "CollapsedHead", "Encoder", "Mtl", "ReadyFeatures", "Sib"]

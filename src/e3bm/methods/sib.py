@@ -1,0 +1,114 @@
+"""SIB (Hu et al., ICLR 2020): a cosine head moved by synthetic gradients that a network reads off the query scores."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.episode import TaskBatch
+from e3bm.errors import SettingsError
+from e3bm.methods.base import METHODS, Encoder, check_ways
+from e3bm.methods.collapsed import unit
+from e3bm.methods.cosine_head import CosineHead
+from e3bm.methods.labelled import LabelledSupport
+
+BATCHNORM_EPS = 1e-5
+
+
+@METHODS.register("sib")
+class Sib(nn.Module):
+    """Transductive: queries are used together, their labels never. The encoder is frozen."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        ways: int = 5,
+        gradient_net: Literal["published", "equivariant"] = "published",
+        second_order: bool = True,
+    ) -> None:
+        super().__init__()
+        if gradient_net not in ("published", "equivariant"):
+            raise SettingsError(f"SIB's gradient net is 'published' or 'equivariant', found '{gradient_net}'.")
+        self.encoder, self.second_order = encoder, second_order
+        self.initial_weight = nn.Parameter(torch.ones(encoder.feature_size))
+        self.scale = nn.Parameter(torch.tensor(10.0))
+        self.bias = nn.Parameter(torch.tensor(0.0))
+        self.gradient_net: nn.Module = PublishedNet(ways) if gradient_net == "published" else EquivariantNet()
+
+    def begin(self, batch: TaskBatch) -> CosineHead:
+        with torch.no_grad():
+            support, query = self.encoder(batch.support), self.encoder(batch.query)
+        return self.problem(batch, support, query)
+
+    def problem(self, batch: TaskBatch, support: Float[Tensor, "T S D"], query: Float[Tensor, "T Q D"]) -> CosineHead:
+        """The moves on features whose gradients are wanted."""
+        labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
+        support, query = unit(support), unit(query)
+        weight = self.initial_weight * labelled.class_means(support)
+        return CosineHead(
+            query,
+            support,
+            query,
+            batch.mask,
+            weight,
+            self.scale,
+            self.bias,
+            self.gradient_net,
+            labelled.loss,
+            support,
+            second_order=self.second_order,
+        )
+
+
+class PublishedNet(nn.Module):
+    """Linear(W, 8W)-ReLU-BatchNorm twice, then Linear(8W, W), on each query's scores: bound to W and to class order."""
+
+    def __init__(self, ways: int) -> None:
+        super().__init__()
+        self.ways = ways
+        hidden = 8 * ways
+        self.first, self.second, self.third = nn.Linear(ways, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, ways)
+        self.first_norm, self.second_norm = TaskNorm(hidden), TaskNorm(hidden)
+
+    def forward(self, scores: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
+        check_ways(self.ways, scores.shape[-1], "published synthetic-gradient net")
+        hidden = self.first_norm(self.first(scores).relu())
+        hidden = self.second_norm(self.second(hidden).relu())
+        out: Tensor = self.third(hidden)
+        return out
+
+
+class EquivariantNet(nn.Module):
+    """Each class's score with summaries over the classes, weights shared by all classes: any number of ways."""
+
+    def __init__(self, hidden: int = 40) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, hidden), nn.Linear(2 * hidden, hidden), nn.Linear(hidden, 1)
+        self.first_norm, self.second_norm = TaskNorm(hidden), TaskNorm(hidden)
+
+    def forward(self, scores: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
+        tasks, queries, ways = scores.shape
+        mean = scores.mean(-1, keepdim=True)
+        inputs = [scores - mean, scores.softmax(-1), mean, scores.logsumexp(-1, keepdim=True) - mean]
+        hidden = self.first(torch.stack([part.expand_as(scores) for part in inputs], -1)).relu()
+        hidden = self.first_norm(hidden.flatten(1, 2)).view(tasks, queries, ways, -1)
+        # What the other classes say enters as their mean.
+        hidden = torch.cat([hidden, hidden.mean(2, keepdim=True).expand_as(hidden)], -1)
+        hidden = self.second_norm(self.second(hidden).relu().flatten(1, 2)).view(tasks, queries, ways, -1)
+        out: Tensor = self.third(hidden).squeeze(-1)
+        return out
+
+
+class TaskNorm(nn.Module):
+    """BatchNorm over each task's own queries; it has no running statistics, in training and test alike."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, values: Float[Tensor, "T N H"]) -> Float[Tensor, "T N H"]:
+        variance, mean = torch.var_mean(values, 1, correction=0, keepdim=True)
+        return (values - mean) * (variance + BATCHNORM_EPS).rsqrt() * self.weight + self.bias
