@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -66,7 +66,7 @@ class PackedImages:
         name: str = "arrays",
         origin: Origin | None = None,
     ) -> "PackedImages":
-        """A data set in memory from uint8 [N, H, W, C] and N labels; they are shared, and cannot be written through it."""
+        """A data set in memory from uint8 [N, H, W, C] and N labels; shared with the caller, read-only from here."""
         images = checked_pixels(images, None).view()
         labels = checked_labels(labels, len(images), len(class_names)).view()
         images.flags.writeable = labels.flags.writeable = False
@@ -273,7 +273,7 @@ class PackedWriter:
             os.close(self._lock)
         self._open = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "PackedWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
