@@ -1,0 +1,65 @@
+"""Features of tasks: images of T tasks through one backbone, without one task's statistics touching another's."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from e3bm.backbones.base import Backbone
+from e3bm.backbones.normalisation import batchnorm_mode
+from e3bm.errors import DataError, SettingsError
+
+EncodeMode = Literal["batch", "running"]
+
+
+def encode(
+    backbone: Backbone,
+    images: Float[Tensor, "T N C H W"],
+    mode: EncodeMode,
+    *,
+    update: bool = False,
+    mask: Bool[Tensor, "T N"] | None = None,
+    chunk_size: int = 64,
+) -> Float[Tensor, "T N D"]:
+    """The features of one part (support or query) of every task.
+
+    ``batch``: each task passes alone, in order, normalised by its own statistics, which ``update`` sets aside for
+    ``pop_statistics``. ``running``: all tasks pass together, ``chunk_size`` images at a time. Where the mask is False
+    an image is padding: it is not encoded, enters no statistics, and its features are zero.
+    """
+    _check(backbone, images, mode, update, mask)
+    tasks, examples = images.shape[:2]
+    if mode == "batch":
+        calls = list(images) if mask is None else [images[task][mask[task]] for task in range(tasks)]
+    else:
+        calls = list((images.flatten(0, 1) if mask is None else images[mask]).split(chunk_size))
+    with batchnorm_mode(backbone, mode, update):
+        features = torch.cat([backbone(call) for call in calls])
+    if mask is None:
+        return features.view(tasks, examples, -1)
+    padded = features.new_zeros(tasks, examples, features.shape[1])
+    padded[mask] = features
+    return padded
+
+
+def _check(backbone: Backbone, images: Tensor, mode: str, update: bool, mask: Tensor | None) -> None:
+    if mode not in get_args(EncodeMode):
+        raise SettingsError(f"There is no encoding mode '{mode}'; known: {', '.join(get_args(EncodeMode))}.")
+    if images.ndim != 5 or 0 in images.shape or images.shape[2] != backbone.channels:
+        raise DataError(
+            f"Images must be [tasks, examples, {backbone.channels} channels, height, width] and not empty; "
+            f"found shape {tuple(images.shape)}."
+        )
+    if mask is not None and (mask.shape != images.shape[:2] or not bool(mask.any(dim=1).all())):
+        raise DataError(
+            f"The mask must have shape {tuple(images.shape[:2])} and a real image in every task; "
+            f"found shape {tuple(mask.shape)} with {mask.sum(dim=-1).tolist()} real images."
+        )
+    if mode == "batch" and backbone.folded:
+        raise SettingsError(
+            "A folded backbone knows only its running statistics; encode with the mode 'running', "
+            "or use the backbone it was folded from."
+        )
+    if mode == "running" and update:
+        raise SettingsError("Running statistics are updated from batch statistics only; encode with the mode 'batch'.")

@@ -1,0 +1,120 @@
+"""Residual networks of few-shot learning: ResNet-12 (MetaOptNet's), ResNet-18 and ResNet-25 (MTL's)."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.backbones.base import BACKBONES, Backbone
+from e3bm.backbones.layers import (
+    ConvNorm,
+    DropBlock,
+    activate,
+    channels_last,
+    check_rate,
+    initialise_residual,
+    scaled,
+)
+from e3bm.errors import SettingsError
+
+LEAKY = 0.1
+
+
+class PooledBlock(nn.Module):
+    """ResNet-12's block: three convolutions beside a 1x1 shortcut, leaky ReLU, max-pooling by 2, dropout."""
+
+    def __init__(self, inputs: int, outputs: int, drop: nn.Module) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            ConvNorm(inputs, outputs, slope=LEAKY), ConvNorm(outputs, outputs, slope=LEAKY), ConvNorm(outputs, outputs)
+        )
+        self.shortcut = ConvNorm(inputs, outputs, kernel=1)
+        self.drop = drop
+
+    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C2 H2 W2"]:
+        total: Tensor = self.residual(maps)
+        pooled = F.max_pool2d(activate(total.add_(self.shortcut(maps)), LEAKY), 2)
+        dropped: Tensor = self.drop(pooled)
+        return dropped
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions beside a shortcut, which is a 1x1 convolution where the shape changes, and ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(ConvNorm(inputs, outputs, stride=stride, slope=0.0), ConvNorm(outputs, outputs))
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if same else ConvNorm(inputs, outputs, kernel=1, stride=stride)
+
+    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C2 H2 W2"]:
+        total: Tensor = self.residual(maps)
+        return activate(total.add_(self.shortcut(maps)))
+
+
+class ResNet(Backbone):
+    """A stem, residual blocks, and the mean over positions."""
+
+    def __init__(self, stem: nn.Module, blocks: list[nn.Module], *, channels: int, feature_size: int) -> None:
+        super().__init__(channels=channels, feature_size=feature_size)
+        self.stem = stem
+        self.blocks = nn.Sequential(*blocks)
+        initialise_residual(self)
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        maps: Tensor = self.blocks(self.stem(channels_last(images)))
+        return maps.mean((2, 3))
+
+
+@BACKBONES.register("resnet12")
+def resnet12(
+    *,
+    width: float = 1.0,
+    channels: int = 3,
+    image_size: int = 84,
+    dropout: float = 0.0,
+    dropblock: float = 0.0,
+    block_size: int = 5,
+) -> Backbone:
+    """ResNet-12 of 64-160-320-640 channels; ``dropout`` acts in the first two blocks, ``dropblock`` in the last two."""
+    if image_size < 16:
+        raise SettingsError(f"ResNet-12 halves the image 4 times and needs 16 pixels or more, found {image_size}.")
+    check_rate("dropout", dropout)
+    check_rate("dropblock", dropblock)
+    widths = [scaled(width, channel) for channel in (64, 160, 320, 640)]
+    drops = [
+        nn.Dropout(dropout),
+        nn.Dropout(dropout),
+        DropBlock(dropblock, block_size),
+        DropBlock(dropblock, block_size),
+    ]
+    blocks: list[nn.Module] = [
+        PooledBlock(inputs, outputs, drop)
+        for inputs, outputs, drop in zip([channels, *widths[:-1]], widths, drops, strict=True)
+    ]
+    return ResNet(nn.Identity(), blocks, channels=channels, feature_size=widths[-1])
+
+
+@BACKBONES.register("resnet18")
+def resnet18(*, width: float = 1.0, channels: int = 3, image_size: int = 84) -> Backbone:
+    """ResNet-18 with a 3x3 stem, which has stride 1 up to 84 pixels and stride 2 beyond."""
+    widths = [scaled(width, channel) for channel in (64, 128, 256, 512)]
+    stem = ConvNorm(channels, widths[0], stride=1 if image_size <= 84 else 2, slope=0.0)
+    blocks = _stages([widths[0], *widths], strides=(1, 2, 2, 2), depth=2)
+    return ResNet(stem, blocks, channels=channels, feature_size=widths[-1])
+
+
+@BACKBONES.register("resnet25")
+def resnet25(*, width: float = 1.0, channels: int = 3, image_size: int = 84) -> Backbone:
+    """ResNet-25 of MTL: a stem of 80 channels with bias, three stages of four blocks, 160-320-640 channels."""
+    widths = [scaled(width, channel) for channel in (80, 160, 320, 640)]
+    stem = ConvNorm(channels, widths[0], bias=True, slope=0.0)
+    return ResNet(stem, _stages(widths, strides=(2, 2, 2), depth=4), channels=channels, feature_size=widths[-1])
+
+
+def _stages(widths: list[int], strides: tuple[int, ...], depth: int) -> list[nn.Module]:
+    """Stages of ``depth`` basic blocks; the first block of each changes channels and size."""
+    blocks: list[nn.Module] = []
+    for inputs, outputs, stride in zip(widths[:-1], widths[1:], strides, strict=True):
+        blocks.append(BasicBlock(inputs, outputs, stride))
+        blocks.extend(BasicBlock(outputs, outputs, 1) for _ in range(depth - 1))
+    return blocks
