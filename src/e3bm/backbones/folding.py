@@ -26,7 +26,7 @@ def fold_batchnorm(backbone: Backbone) -> Backbone:
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, TaskBatchNorm2d)
         folded.set_submodule(conv_name, _folded(conv, norm))
-        folded.set_submodule(norm_name, nn.Identity())
+        folded.set_submodule(norm_name, nn.Identity().eval())
     folded.folded = True
     return folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
