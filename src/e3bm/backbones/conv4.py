@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from e3bm.backbones.base import BACKBONES, Backbone
+from e3bm.backbones.functional_conv4 import FunctionalConv4, check_image_size, functional_conv4
 from e3bm.backbones.layers import ConvNorm, channels_last, scaled
-from e3bm.errors import DataError, SettingsError
+from e3bm.errors import SettingsError
 
 DEPTH = 4
 
@@ -43,17 +44,17 @@ class Conv4(Backbone):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        if images.shape[2:] != (self.image_size, self.image_size):
-            raise DataError(
-                f"This 4CONV was built for images of {self.image_size} x {self.image_size} pixels, found "
-                f"{images.shape[2]} x {images.shape[3]}; resize them or build it with their image size."
-            )
+        check_image_size(images, self.image_size)
         maps = channels_last(images)
         for block in self.blocks:
             maps = block(maps)
             if not self.strided:
                 maps = F.max_pool2d(maps, 2)
         return maps.mean((2, 3)) if self.average else maps.flatten(1)
+
+    def functional_pass(self) -> FunctionalConv4 | None:
+        """The network as a function of its parameters, cheap to differentiate twice; None once layers were replaced."""
+        return functional_conv4(self.blocks, image_size=self.image_size, strided=self.strided, average=self.average)
 
 
 @BACKBONES.register("conv4")
