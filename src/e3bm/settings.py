@@ -79,8 +79,9 @@ class BackboneSettings(Settings):
     """Run folder of `e3bm pretrain`, or a .safetensors file of `e3bm import-weights`, to take the weights from."""
     adapt: Literal["frozen", "scale_shift", "full"] = "frozen"
     """What the outer loop trains of it: nothing (features are computed once), scale and shift, or everything."""
-    batchnorm: Literal["batch", "running", "per_step"] = "running"
-    """Statistics in use: each pass's own, running averages, or running averages of each inner step (MAML)."""
+    batchnorm: Literal["batch", "running", "batch_then_running", "per_step"] = "running"
+    """Statistics in use: each pass's own; running averages, frozen; each pass's own in training and their running
+    averages at test (MTL as published); or running averages of each inner step (MAML)."""
 
 
 class HyperpriorSettings(Settings):
@@ -179,7 +180,7 @@ class OptimiserSettings(Settings):
     psi_weight: float = Field(default=1e-3, ge=0)
     """Learning rate of the generator of v, where it is separate."""
     base_rate: float = Field(default=1e-3, ge=0)
-    """Learning rate of alpha', relative to its size where mixing is 'scaled'."""
+    """Learning rate of alpha'."""
     base_weight: float = Field(default=1e-3, ge=0)
     """Learning rate of v'."""
     weight_decay: float = Field(default=0.0, ge=0)

@@ -85,7 +85,9 @@ class LstmGenerator(nn.Module):
         nn.init.uniform_(self.input_weight, -(context.size**-0.5), context.size**-0.5)
         nn.init.uniform_(self.hidden_weight, -(hidden**-0.5), hidden**-0.5)
         # Rows of the read-out of separate cells see only their own cell; it starts at zero, so Delta does too.
-        self.readout = nn.Parameter(torch.zeros(outputs, hidden if separate else self.cells * hidden)) if readout else None
+        self.readout = (
+            nn.Parameter(torch.zeros(outputs, hidden if separate else self.cells * hidden)) if readout else None
+        )
 
     def bind(self, basis: Basis, epochs: int) -> NextDelta:
         width = self.cells * self.hidden

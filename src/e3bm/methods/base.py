@@ -1,24 +1,48 @@
 """What methods share: the registry and the encoder they are given."""
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from e3bm.core.learner import Method
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
-
-METHODS: Registry[type[nn.Module]] = Registry("methods")
+from e3bm.settings import TrainSettings
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """From images of T tasks to features, one task independent of the others."""
+    """From images of T tasks to features, one task independent of the others; masked examples are padding."""
 
     feature_size: int
 
-    def __call__(self, examples: Float[Tensor, "T N *shape"]) -> Float[Tensor, "T N D"]: ...
+    def __call__(
+        self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N D"]: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a method is built from: an encoder, and the network inside it where there is one."""
+
+    encoder: Encoder
+    backbone: nn.Module | None
+    feature_size: int
+    feature_positions: int = 1  # features are channels x positions
+
+
+class MethodFactory(Protocol):
+    """A method's class, as the registry holds it."""
+
+    @classmethod
+    def from_settings(cls, settings: TrainSettings, parts: Parts) -> Method:
+        """The method that the settings describe."""
+        ...
+
+
+METHODS: Registry[type[MethodFactory]] = Registry("methods")
 
 
 class ReadyFeatures(nn.Module):
@@ -28,7 +52,9 @@ class ReadyFeatures(nn.Module):
         super().__init__()
         self.feature_size = feature_size
 
-    def forward(self, examples: Float[Tensor, "T N *shape"]) -> Float[Tensor, "T N D"]:
+    def forward(
+        self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N D"]:
         if examples.ndim != 3 or examples.shape[-1] != self.feature_size:
             raise DataError(
                 f"This model takes features [tasks, examples, {self.feature_size}]; found shape {tuple(examples.shape)}."
@@ -42,4 +68,4 @@ def check_ways(expected: int, found: int, why: str) -> None:
         raise SettingsError(f"This model is made for {expected} ways because of its {why}; the tasks have {found}.")
 
 
-__all__ = ["METHODS", "Encoder", "Method", "ReadyFeatures", "check_ways"]
+__all__ = ["METHODS", "Encoder", "Method", "Parts", "ReadyFeatures", "check_ways"]

@@ -87,9 +87,7 @@ class LinearHead:
 
     def vote(self, ensemble: LinearEnsemble, state: LinearState, weight: Float[Tensor, " T"]) -> LinearEnsemble:
         weight = weight.view(-1, 1, 1)
-        return LinearEnsemble(
-            torch.addcmul(ensemble.coefficients, state.coefficients, weight), ensemble.total + weight
-        )
+        return LinearEnsemble(torch.addcmul(ensemble.coefficients, state.coefficients, weight), ensemble.total + weight)
 
     def scores(self, ensemble: LinearEnsemble) -> Float[Tensor, "T Q W"]:
         return ensemble.total * self.query_start - self.readout @ ensemble.coefficients

@@ -7,12 +7,13 @@ from torch import nn
 
 from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import METHODS, Encoder
+from e3bm.methods.base import METHODS, Encoder, Parts
 from e3bm.methods.collapsed import centre, unit
 from e3bm.methods.cosine_head import CosineHead
 from e3bm.methods.initialisers import Initialiser, LearnedStart, PrototypeStart
 from e3bm.methods.labelled import LabelledSupport
 from e3bm.methods.linear_head import LinearHead
+from e3bm.settings import TrainSettings
 
 
 @METHODS.register("mtl")
@@ -31,7 +32,9 @@ class Mtl(nn.Module):
     ) -> None:
         super().__init__()
         if head not in ("linear", "cosine") or start not in ("learned", "prototype"):
-            raise SettingsError(f"MTL has heads 'linear' and 'cosine' and starts 'learned' and 'prototype'; found {head}, {start}.")
+            raise SettingsError(
+                f"MTL has heads 'linear' and 'cosine' and starts 'learned' and 'prototype'; found {head}, {start}."
+            )
         self.encoder, self.head, self.second_order = encoder, head, second_order
         self.initialiser: Initialiser = (
             LearnedStart(ways, encoder.feature_size)
@@ -44,8 +47,20 @@ class Mtl(nn.Module):
     temperature: torch.Tensor
     no_bias: torch.Tensor
 
+    @classmethod
+    def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Mtl":
+        method = settings.method
+        return cls(
+            parts.encoder,
+            head=method.head,
+            start=method.start,
+            ways=settings.episode.ways,
+            temperature=method.temperature,
+            second_order=method.order == "second",
+        )
+
     def begin(self, batch: TaskBatch) -> LinearHead | CosineHead:
-        support, query = self.encoder(batch.support), self.encoder(batch.query)
+        support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         if self.head == "linear":
             weight, bias = self.initialiser(support, labelled)

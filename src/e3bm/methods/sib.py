@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import METHODS, Encoder, check_ways
+from e3bm.methods.base import METHODS, Encoder, Parts, check_ways
 from e3bm.methods.collapsed import unit
 from e3bm.methods.cosine_head import CosineHead
 from e3bm.methods.labelled import LabelledSupport
+from e3bm.settings import TrainSettings
 
 BATCHNORM_EPS = 1e-5
 
@@ -37,9 +38,19 @@ class Sib(nn.Module):
         self.bias = nn.Parameter(torch.tensor(0.0))
         self.gradient_net: nn.Module = PublishedNet(ways) if gradient_net == "published" else EquivariantNet()
 
+    @classmethod
+    def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Sib":
+        method = settings.method
+        return cls(
+            parts.encoder,
+            ways=settings.episode.ways,
+            gradient_net=method.gradient_net,
+            second_order=method.order == "second",
+        )
+
     def begin(self, batch: TaskBatch) -> CosineHead:
         with torch.no_grad():
-            support, query = self.encoder(batch.support), self.encoder(batch.query)
+            support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
         return self.problem(batch, support, query)
 
     def problem(self, batch: TaskBatch, support: Float[Tensor, "T S D"], query: Float[Tensor, "T Q D"]) -> CosineHead:
@@ -69,7 +80,11 @@ class PublishedNet(nn.Module):
         super().__init__()
         self.ways = ways
         hidden = 8 * ways
-        self.first, self.second, self.third = nn.Linear(ways, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, ways)
+        self.first, self.second, self.third = (
+            nn.Linear(ways, hidden),
+            nn.Linear(hidden, hidden),
+            nn.Linear(hidden, ways),
+        )
         self.first_norm, self.second_norm = TaskNorm(hidden), TaskNorm(hidden)
 
     def forward(self, scores: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:

@@ -1,12 +1,12 @@
 """The run folder: everything a run was, did and found, in files that anyone can read.
 
-    config.json        settings: {"kind": "train" | "pretrain", "settings": {...}}
-    environment.json   versions, machine, commit
-    metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
-    schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
-    checkpoints/       last.json and best.json point at folders with weights.safetensors and state.pt
-    results.json       list of test results, newest of each kind
-    test_log.jsonl     every time the test split was opened
+config.json        settings: {"kind": "train" | "pretrain", "settings": {...}}
+environment.json   versions, machine, commit
+metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
+schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
+checkpoints/       last.json and best.json point at folders with weights.safetensors and state.pt
+results.json       list of test results, newest of each kind
+test_log.jsonl     every time the test split was opened
 """
 
 import json

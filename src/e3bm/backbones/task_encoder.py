@@ -1,0 +1,25 @@
+"""A backbone as methods use it: tasks in, features out, with the BatchNorm mode that the settings name."""
+
+from typing import Literal
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from e3bm.backbones.base import Backbone
+from e3bm.backbones.encode import encode
+
+
+class TaskEncoder(nn.Module):
+    """Support and query are encoded in separate passes, every task with its own statistics where those are in use."""
+
+    def __init__(self, backbone: Backbone, batchnorm: Literal["batch", "running", "batch_then_running"]) -> None:
+        super().__init__()
+        self.backbone, self.batchnorm = backbone, batchnorm
+        self.feature_size = backbone.feature_size
+
+    def forward(
+        self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N D"]:
+        own = self.batchnorm == "batch" or (self.batchnorm == "batch_then_running" and self.training)
+        update = own and self.training and self.batchnorm == "batch_then_running"
+        return encode(self.backbone, examples, "batch" if own else "running", update=update, mask=mask)

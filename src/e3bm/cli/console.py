@@ -1,0 +1,135 @@
+"""What a person sees: progress on stderr, results on stdout, errors as one sentence."""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from e3bm.errors import E3BMError
+
+PLAIN_SECONDS = 5.0
+Parsed = TypeVar("Parsed")
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Run a command and turn what goes wrong into an exit code and a sentence."""
+    from e3bm.interruption import Interrupted
+
+    try:
+        return work()
+    except E3BMError as error:
+        print(f"e3bm: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(f"e3bm: {stop}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("e3bm: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); nothing is left to say to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        traceback.print_exc()
+        print("e3bm: this is a defect of e3bm; the lines above say where.", file=sys.stderr)
+        return 1
+
+
+def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, default: Parsed | None = None) -> Parsed:
+    """Flags of a command from its settings class; wrong ones end with exit code 2."""
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    return tyro.cli(kind, args=list(words), prog=f"e3bm {command}", description=about, **options)
+
+
+def print_json(value: Any) -> None:
+    """A result for scripts."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":
+    """Bars on a terminal, lines elsewhere; only the leading process shows anything."""
+    leads = os.environ.get("RANK", "0") == "0"
+    if sys.stderr.isatty() and leads and not quiet:
+        return BarProgress()
+    return LineProgress(quiet or not leads)
+
+
+class BarProgress:
+    """A rich bar with the latest numbers and the time left."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.bar: Bar | None = None
+        self.task: TaskID | None = None
+        self.numbers: dict[str, float] = {}
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.end()
+        self.numbers = {}
+        self.bar = Bar(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(), console=self.console,
+        )  # fmt: skip
+        self.bar.start()
+        self.task = self.bar.add_task(title, total=total, completed=done, numbers="")
+
+    def advance(self, done: int, **numbers: float) -> None:
+        self.numbers |= numbers
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, numbers=_words(self.numbers))
+
+    def end(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def say(self, sentence: str) -> None:
+        self.console.print(sentence, markup=False, highlight=False)
+
+
+class LineProgress:
+    """A plain line every few seconds, and one at the end."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.title, self.total, self.done, self.first = "", 0, 0, 0
+        self.numbers: dict[str, float] = {}
+        self.started = self.shown = 0.0
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.title, self.total, self.done, self.first, self.numbers = title, total, done, done, {}
+        self.started = self.shown = time.monotonic()
+        self.say(f"{title}: {total} to do" if not done else f"{title}: continuing after {done} of {total}")
+
+    def advance(self, done: int, **numbers: float) -> None:
+        self.done = done
+        self.numbers |= numbers
+        if time.monotonic() - self.shown > PLAIN_SECONDS and done < self.total:
+            self.shown = time.monotonic()
+            speed = (done - self.first) / (self.shown - self.started)
+            left = f", {(self.total - done) / speed:.0f} s left" if speed else ""
+            self.say(f"{self.title}: {done}/{self.total} {_words(self.numbers)}{left}")
+
+    def end(self) -> None:
+        if self.title:
+            self.say(
+                f"{self.title}: {self.done}/{self.total} {_words(self.numbers)} in {time.monotonic() - self.started:.0f} s"
+            )
+            self.title = ""
+
+    def say(self, sentence: str) -> None:
+        if not self.quiet:
+            print(sentence, file=sys.stderr, flush=True)
+
+
+def _words(numbers: dict[str, float]) -> str:
+    return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())

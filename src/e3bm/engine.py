@@ -1,0 +1,97 @@
+"""One process or many: tasks are dealt out by number, gradients are summed, and every process holds the same model.
+
+Start many with ``torchrun``; without it everything here is the identity.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import Tensor, distributed, nn
+
+from e3bm.settings import MachineSettings
+
+
+@dataclass(frozen=True)
+class Engine:
+    """This process among its peers."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @classmethod
+    def start(cls, machine: MachineSettings) -> "Engine":
+        """Join the processes that torchrun started, if it did."""
+        torch.set_num_threads(machine.threads)
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+        device = torch.device(machine.device, local) if machine.device == "cuda" else torch.device(machine.device)
+        if world > 1 and not distributed.is_initialized():
+            backend = "nccl" if machine.device == "cuda" else "gloo"
+            distributed.init_process_group(backend, timeout=timedelta(minutes=10))
+        return cls(rank, world, device)
+
+    def stop(self) -> None:
+        """Leave the group."""
+        if self.world > 1 and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def mine(self, numbers: Sequence[int]) -> Sequence[int]:
+        """This process's share: every world-th task, starting at its rank."""
+        return numbers[self.rank :: self.world]
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up all processes' gradients, in one message."""
+        if self.world == 1:
+            return
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        grads = [parameter.grad for parameter in trained if parameter.grad is not None]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        distributed.all_reduce(flat)
+        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+
+    def gather(self, mine: Tensor, total: int, dim: int = 0) -> Tensor:
+        """All processes' rows in the order of their numbers; ``mine`` holds this process's share of ``total``."""
+        if self.world == 1:
+            return mine
+        rows = mine.movedim(dim, 0).contiguous()
+        most = -(-total // self.world)
+        padded = rows.new_zeros(most, *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in range(self.world)]
+        distributed.all_gather(parts, padded)
+        # Row j of process r is number j * world + r.
+        return torch.stack(parts, 1).flatten(0, 1)[:total].movedim(0, dim)
+
+    def agree(self, value: int) -> int:
+        """The leader's number, for all."""
+        if self.world == 1:
+            return value
+        told = torch.tensor([value], device=self.device)
+        distributed.broadcast(told, 0)
+        return int(told)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        if self.world == 1:
+            return flag
+        told = torch.tensor([int(flag)], device=self.device)
+        distributed.all_reduce(told, distributed.ReduceOp.MAX)
+        return bool(told)
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.world > 1:
+            distributed.barrier()

@@ -1,0 +1,108 @@
+"""A model on a list of episodes: everything that is reported about it comes from here."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.core.trace import AdaptationTrace
+from e3bm.engine import Engine
+from e3bm.episode import TaskBatch
+from e3bm.evaluation.metrics import Reliability, accuracies, mean_and_interval, negative_log_likelihoods
+
+
+@runtime_checkable
+class TaskSource(Protocol):
+    """Tasks by number."""
+
+    def batch(self, numbers: Sequence[int]) -> TaskBatch:
+        """The tasks with these numbers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model did on N episodes, in the order of their numbers."""
+
+    accuracy: Float[Tensor, " N"]
+    nll: Float[Tensor, " N"]
+    reliability: Reliability
+    rates: Float[Tensor, " M"]
+    weights: Float[Tensor, " M"]
+    epoch_accuracy: Float[Tensor, " M"] | None
+    seconds: float
+
+    def summary(self) -> dict[str, float]:
+        """Mean accuracy, its interval, mean NLL and calibration error."""
+        mean, interval = mean_and_interval(self.accuracy)
+        return {
+            "accuracy": mean,
+            "ci": interval,
+            "nll": float(self.nll.mean()),
+            "ece": self.reliability.expected_calibration_error(),
+        }
+
+
+def evaluate(
+    learner: nn.Module,
+    tasks: TaskSource,
+    episodes: int,
+    *,
+    batch: int = 16,
+    engine: Engine | None = None,
+    every_epoch: bool = False,
+    epochs: int | None = None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Evaluation:
+    """Adapt to episodes 0..n-1 and predict; the share of each process is its own, the result is the same for all."""
+    engine = engine or Engine()
+    numbers = engine.mine(range(episodes))
+    was_training, started = learner.training, time.perf_counter()
+    learner.eval()
+    columns: list[Tensor] = []
+    reliability: Reliability | None = None
+    with torch.no_grad():
+        for start in range(0, len(numbers), batch):
+            part = tasks.batch(numbers[start : start + batch])
+            trace: AdaptationTrace = learner(part, every_epoch=every_epoch, epochs=epochs)
+            assert part.query_labels is not None
+            seen = Reliability.of(trace.scores, part.query_labels)
+            reliability = seen if reliability is None else reliability + seen
+            columns.append(_columns(trace, part.query_labels))
+            advance(min(start + batch, len(numbers)) * engine.world)
+    learner.train(was_training)
+    rows = engine.gather(torch.cat(columns), episodes)
+    bins = (
+        torch.stack([reliability.confidence, reliability.correct, reliability.count])
+        if reliability
+        else torch.zeros(3, 1)
+    )
+    bins = engine.gather(bins.unsqueeze(0), engine.world).sum(0)
+    epoch_count = trace.rates.shape[1]
+    means = rows[:, 2:].mean(0)
+    return Evaluation(
+        accuracy=rows[:, 0],
+        nll=rows[:, 1],
+        reliability=Reliability(*bins),
+        rates=means[:epoch_count],
+        weights=means[epoch_count : 2 * epoch_count],
+        epoch_accuracy=means[2 * epoch_count :] if every_epoch else None,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _columns(trace: AdaptationTrace, labels: Tensor) -> Float[Tensor, "T columns"]:
+    parts = [
+        accuracies(trace.scores, labels).unsqueeze(1),
+        negative_log_likelihoods(trace.scores, labels).unsqueeze(1),
+        trace.rates.double(),
+        trace.weights.double(),
+    ]
+    if trace.epoch_scores is not None:
+        spread = labels.unsqueeze(1).expand(-1, trace.epoch_scores.shape[1], -1)
+        parts.append(accuracies(trace.epoch_scores, spread))
+    return torch.cat([part.cpu() for part in parts], 1)

@@ -1,0 +1,62 @@
+"""Accuracy with its confidence interval, calibration, and paired differences."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+BINS = 15
+Z95 = 1.96
+
+
+def mean_and_interval(values: Float[Tensor, " N"]) -> tuple[float, float]:
+    """Mean and half-width of the 95 % interval: 1.96 population standard deviations over sqrt(n)."""
+    return float(values.mean()), float(Z95 * values.std(correction=0) / len(values) ** 0.5)
+
+
+def paired_difference(values: Float[Tensor, " N"], others: Float[Tensor, " N"]) -> tuple[float, float]:
+    """Mean difference over the same episodes, and its 95 % interval."""
+    return mean_and_interval(values - others)
+
+
+def accuracies(scores: Float[Tensor, "*B Q W"], labels: Int[Tensor, "*B Q"]) -> Float[Tensor, "*B"]:
+    """Share of right answers, in percent."""
+    return 100.0 * (scores.argmax(-1) == labels).double().mean(-1)
+
+
+def negative_log_likelihoods(scores: Float[Tensor, "T Q W"], labels: Int[Tensor, "T Q"]) -> Float[Tensor, " T"]:
+    """Mean -log p(right class) per task."""
+    return -scores.double().log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1).mean(-1)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How often predictions of some confidence are right, in bins of equal width."""
+
+    confidence: Float[Tensor, " B"]  # summed
+    correct: Float[Tensor, " B"]
+    count: Float[Tensor, " B"]
+
+    @classmethod
+    def of(cls, scores: Float[Tensor, "T Q W"], labels: Int[Tensor, "T Q"]) -> "Reliability":
+        confidence, predicted = scores.double().softmax(-1).flatten(0, 1).max(-1)
+        right = (predicted == labels.flatten()).double()
+        place = (confidence * BINS).long().clamp(max=BINS - 1)
+        total = lambda values: torch.zeros(BINS, dtype=torch.double).index_add(0, place, values)
+        return cls(total(confidence), total(right), total(torch.ones_like(right)))
+
+    def __add__(self, other: "Reliability") -> "Reliability":
+        return Reliability(self.confidence + other.confidence, self.correct + other.correct, self.count + other.count)
+
+    def expected_calibration_error(self) -> float:
+        """Mean gap between confidence and accuracy, weighted by how often a bin is used, in percent."""
+        return float(100.0 * (self.confidence - self.correct).abs().sum() / self.count.sum())
+
+    def as_json(self) -> dict[str, list[float]]:
+        used = self.count.clamp(min=1)
+        return {
+            "confidence": (self.confidence / used).tolist(),
+            "accuracy": (self.correct / used).tolist(),
+            "count": self.count.tolist(),
+        }
