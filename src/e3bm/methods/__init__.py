@@ -2,7 +2,8 @@
 
 from e3bm.methods.base import METHODS, Encoder, ReadyFeatures
 from e3bm.methods.collapsed import CollapsedHead
+from e3bm.methods.maml import Maml
 from e3bm.methods.mtl import Mtl
 from e3bm.methods.sib import Sib
 
-__all__ = ["METHODS", "CollapsedHead", "Encoder", "Mtl", "ReadyFeatures", "Sib"]
+__all__ = ["METHODS", "CollapsedHead", "Encoder", "Maml", "Mtl", "ReadyFeatures", "Sib"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -44,13 +44,20 @@ class OffersFunctionalPass(Protocol):
     def functional_pass(self) -> FunctionalPass | None: ...
 
 
-@runtime_checkable
 class TaskNormalisation(Protocol):
     """A BatchNorm layer that is told whose statistics to use, and sets statistics aside to be applied later."""
 
     mode: str
+    pending: list[Tensor]
     running_mean: Tensor
     running_var: Tensor
+
+
+@runtime_checkable
+class _ToldWhoseStatistics(Protocol):
+    """What can be asked of a layer at run time: its buffers cannot."""
+
+    mode: str
     pending: list[Tensor]
 
 
@@ -115,10 +122,10 @@ def normalisations(module: nn.Module) -> dict[str, TaskNormalisation]:
     for name, layer in module.named_modules():
         if not isinstance(layer, _BatchNorm):
             continue
-        if not isinstance(layer, TaskNormalisation):
+        if not isinstance(layer, _ToldWhoseStatistics):
             raise SettingsError(
                 f"The network's layer '{name}' is a {type(layer).__name__}, which cannot be told whose statistics to "
                 "use; wrap the network with e3bm.backbones.wrap."
             )
-        found[name] = layer
+        found[name] = cast(TaskNormalisation, layer)
     return found

@@ -1,0 +1,208 @@
+"""MAML (Finn et al., ICML 2017): the base-learner is the whole network, and its initial weights are meta-learned."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from e3bm.core.context import Basis
+from e3bm.episode import TaskBatch
+from e3bm.errors import DataError, SettingsError
+from e3bm.methods.base import METHODS, Parts, check_ways
+from e3bm.methods.functional import ImageBackbone, functional_pass
+from e3bm.methods.maml_passes import Answer, Lesson, Parameters, TaskPasses, parameter_names
+from e3bm.methods.step_statistics import BatchNorm, StepStatistics
+from e3bm.settings import TrainSettings
+
+
+@METHODS.register("maml")
+class Maml(nn.Module):
+    """Initial weights of a backbone and a linear head, adapted together; BatchNorm's scale and shift are not adapted.
+
+    The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. ``checkpointed``
+    recomputes every inner step in the backward pass; ``fast`` off forces the general path through any network.
+    ``epochs`` is needed by ``per_step`` BatchNorm only.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        ways: int = 5,
+        second_order: bool = True,
+        loss_scale: Literal["ways", "mean"] = "ways",
+        batchnorm: BatchNorm = "batch",
+        epochs: int | None = None,
+        checkpointed: bool = False,
+        fast: bool = True,
+    ) -> None:
+        super().__init__()
+        if not isinstance(backbone, ImageBackbone):
+            raise SettingsError(
+                "MAML needs a backbone that says its feature_size and feature_positions; found "
+                f"{type(backbone).__name__}, which e3bm.backbones.wrap can make one of."
+            )
+        if loss_scale not in ("ways", "mean"):
+            raise SettingsError(f"MAML's inner loss is scaled by 'ways' or 'mean'; found '{loss_scale}'.")
+        self.positions = backbone.feature_positions
+        self.backbone = backbone
+        self.head = nn.Linear(backbone.feature_size, ways)
+        nn.init.xavier_uniform_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.statistics = StepStatistics(batchnorm, backbone, epochs)
+        self.second_order, self.loss_scale = second_order, loss_scale
+        self.checkpointed, self.fast = checkpointed, fast
+
+    @classmethod
+    def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Maml":
+        if parts.backbone is None:
+            raise SettingsError("MAML adapts the whole network; set backbone.adapt to full.")
+        batchnorm = settings.backbone.batchnorm
+        return cls(
+            parts.backbone,
+            ways=settings.episode.ways,
+            second_order=settings.method.order == "second",
+            loss_scale=settings.method.loss_scale,
+            batchnorm=batchnorm,
+            epochs=settings.method.epochs if batchnorm == "per_step" else None,
+            checkpointed=settings.method.checkpointed,
+        )
+
+    @property
+    def batchnorm(self) -> BatchNorm:
+        """Whose statistics normalise; every result states it."""
+        return self.statistics.mode
+
+    @property
+    def transductive(self) -> bool:
+        """Whether a prediction depends in fact on the other queries, whatever the hyperprior sees."""
+        return self.batchnorm == "batch" and self.statistics.normalises
+
+    def begin(self, batch: TaskBatch) -> "MamlProblem":
+        check_ways(self.head.out_features, batch.ways, "linear head")
+        if batch.support.ndim != 5:
+            raise DataError(
+                "MAML adapts the network itself and takes images [tasks, examples, channels, height, width]; "
+                f"found shape {tuple(batch.support.shape)}."
+            )
+        if torch.is_inference_mode_enabled():
+            raise SettingsError("MAML takes gradients at test time too; use torch.no_grad in place of inference_mode.")
+        names = parameter_names(self.backbone)
+        values = dict(self.backbone.named_parameters())
+        passes = TaskPasses(
+            functional_pass(self.backbone, fast=self.fast),
+            self.statistics.open(self.backbone),
+            names,
+            tuple(values[name] for name in names.fixed),
+            second_order=self.second_order,
+            loss_factor=float(batch.ways if self.loss_scale == "ways" else 1),
+            checkpointed=self.checkpointed,
+        )
+        for task in range(len(batch)):
+            passes.add_task(batch.support[task], batch.support_labels[task], batch.mask[task], batch.query[task])
+        start = (*(values[name] for name in names.adapted), self.head.weight, self.head.bias)
+        return MamlProblem(passes, start, batch.mask, self.positions)
+
+
+@dataclass(frozen=True)
+class Learners:
+    """One learner per task after some updates, with what is already known of them."""
+
+    updates: int
+    parameters: tuple[Parameters, ...]
+    lessons: list[Lesson] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+class MamlProblem:
+    """The moves of MAML on T tasks; each pass of a learner is computed once, when it is first needed."""
+
+    def __init__(self, passes: TaskPasses, start: Parameters, mask: Bool[Tensor, "T S"], positions: int) -> None:
+        self._passes, self._mask, self._positions = passes, mask, positions
+        # A frozen network is adapted all the same: its weights are then constants of the outer loop.
+        first = tuple(each if each.requires_grad else each.detach().requires_grad_() for each in start)
+        self._start = Learners(0, (first,) * len(mask))
+
+    def basis(self) -> Basis:
+        return Basis(None, self._support_embeddings, self._query_embeddings, self._mask)
+
+    def start(self) -> Learners:
+        return self._start
+
+    def empty(self) -> Float[Tensor, "T Q W"]:
+        query, bias = self._passes.query[0], self._start.parameters[0][-1]
+        return bias.new_zeros(()).expand(len(self._mask), len(query), len(bias))
+
+    def direction(self, state: Learners) -> tuple[Parameters, ...]:
+        return tuple(lesson.gradient for lesson in self.lessons(state))
+
+    def observe(self, state: Learners, direction: tuple[Parameters, ...]) -> "MamlObservation":
+        return MamlObservation(self, state, direction)
+
+    def step(self, state: Learners, direction: tuple[Parameters, ...], rate: Float[Tensor, " T"]) -> Learners:
+        updated = [
+            tuple(torch.addcmul(each, part, own, value=-1) for each, part in zip(learner, gradient, strict=True))
+            for learner, gradient, own in zip(state.parameters, direction, rate.unbind(0), strict=True)
+        ]
+        return Learners(state.updates + 1, tuple(updated))
+
+    def vote(
+        self, ensemble: Float[Tensor, "T Q W"], state: Learners, weight: Float[Tensor, " T"]
+    ) -> Float[Tensor, "T Q W"]:
+        return torch.addcmul(ensemble, weight.view(-1, 1, 1), self.query_scores(state))
+
+    def scores(self, ensemble: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
+        return ensemble
+
+    def lessons(self, state: Learners) -> list[Lesson]:
+        """What each learner finds in its support."""
+        if not state.lessons:
+            state.lessons.extend(
+                self._passes.learn(task, state.updates, learner) for task, learner in enumerate(state.parameters)
+            )
+        return state.lessons
+
+    def query_scores(self, state: Learners) -> Float[Tensor, "T Q W"]:
+        """Each learner's scores of its queries."""
+        return torch.stack([answer.scores for answer in self._answers(state)])
+
+    def _answers(self, state: Learners) -> list[Answer]:
+        if not state.answers:
+            state.answers.extend(
+                self._passes.answer(task, state.updates, learner) for task, learner in enumerate(state.parameters)
+            )
+        return state.answers
+
+    def _support_embeddings(self) -> Float[Tensor, "T S E"]:
+        pooled = [self._pool(lesson.features) for lesson in self.lessons(self._start)]
+        if bool(self._mask.all()):
+            return torch.stack(pooled)
+        padded = pooled[0].new_zeros(*self._mask.shape, pooled[0].shape[1])
+        return padded.index_put(self._mask.nonzero(as_tuple=True), torch.cat(pooled))
+
+    def _query_embeddings(self) -> Float[Tensor, "T Q E"]:
+        return torch.stack([self._pool(answer.features) for answer in self._answers(self._start)])
+
+    def _pool(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
+        return features.view(len(features), -1, self._positions).mean(-1)
+
+
+class MamlObservation:
+    """What a hyperprior may see of MAML's learners at an epoch."""
+
+    def __init__(self, problem: MamlProblem, state: Learners, direction: tuple[Parameters, ...]) -> None:
+        self._problem, self._state, self._direction = problem, state, direction
+
+    def coefficients(self) -> Float[Tensor, "T D W"]:
+        return torch.stack([gradient[-2].mT for gradient in self._direction])
+
+    def squared_norm(self) -> Float[Tensor, " T"]:
+        return torch.stack([torch.stack([part.square().sum() for part in each]).sum() for each in self._direction])
+
+    def loss(self) -> Float[Tensor, " T"]:
+        return torch.stack([lesson.loss for lesson in self._problem.lessons(self._state)])
+
+    def query_scores(self) -> Float[Tensor, "T Q W"]:
+        return self._problem.query_scores(self._state)
