@@ -1,16 +1,14 @@
-"""Image operations on whole batches, with the random numbers as an argument: a pure function of both.
+"""Crops, resizing and flips of whole batches, with the random numbers as an argument: pure functions of both.
 
 Images are [N, C, H, W], bytes or floats of 0..255. Bytes stay bytes, and agree with Pillow where Pillow has the
-operation: brightness, contrast, saturation, crops and flips exactly, resizing to within 2 of 255 in any pixel
-(1 when shrinking with the bilinear filter). ``draws`` holds one row of numbers in [0, 1) per image.
+operation: crops and flips exactly, resizing to within 2 of 255 in any pixel (1 when shrinking with the bilinear
+filter). ``draws`` holds one row of numbers in [0, 1) per image.
 """
 
 import math
-from collections.abc import Callable
-from itertools import permutations
 
 import torch
-from jaxtyping import Float, Float64, Int64, Shaped
+from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,9 +18,6 @@ Images = Shaped[Tensor, "N C H W"]
 
 CROP_TRIES = 10
 RESIZED_CROP_DRAWS = 2 * CROP_TRIES + 2
-JITTER_DRAWS = 4
-# Pillow's luma in 65536ths; sums stay below 2^24, so 32-bit floats hold them exactly.
-LUMA = (19595.0, 38470.0, 7471.0)
 
 
 def resize_to(images: Images, height: int, width: int, filter: str = "bilinear") -> Shaped[Tensor, "N C h w"]:
@@ -121,58 +116,6 @@ def horizontal_flip(images: Images, draws: Float64[Tensor, "N 1"], probability: 
     return result
 
 
-def adjust_brightness(images: Images, factor: Float[Tensor, " N"]) -> Images:
-    """Towards black (0), unchanged (1), brighter (above 1)."""
-    return _blend(images, images.new_zeros((1, 1, 1, 1), dtype=torch.float32), factor)
-
-
-def adjust_contrast(images: Images, factor: Float[Tensor, " N"]) -> Images:
-    """Towards the image's mean grey (0), unchanged (1), stronger (above 1)."""
-    mean = _luma(images).to(torch.float64).mean(dim=(1, 2, 3), keepdim=True)
-    return _blend(images, (mean + 0.5).floor().float() if images.dtype == torch.uint8 else mean.float(), factor)
-
-
-def adjust_saturation(images: Images, factor: Float[Tensor, " N"]) -> Images:
-    """Towards grey (0), unchanged (1), more colourful (above 1)."""
-    return images if images.shape[1] == 1 else _blend(images, _luma(images), factor)
-
-
-def colour_jitter(
-    images: Images, brightness: float, contrast: float, saturation: float, draws: Float64[Tensor, "N 4"]
-) -> Images:
-    """Brightness, contrast and saturation by random factors up to 1 +- the given strength, in random order."""
-    strengths = torch.tensor([brightness, contrast, saturation], dtype=torch.float64)
-    low = (1 - strengths).clamp(min=0)
-    factors = (low + (1 + strengths - low) * draws[:, :3]).float()
-    orders = torch.tensor(list(permutations(range(3))))[(draws[:, 3] * 6).long()]  # [N, 3]
-    adjust: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (adjust_brightness, adjust_contrast, adjust_saturation)
-    images = images.clone()
-    for place in range(3):
-        for which in range(3):
-            chosen = torch.nonzero(orders[:, place] == which)[:, 0]
-            if strengths[which] and len(chosen):
-                images[chosen] = adjust[which](images[chosen], factors[chosen, which])
-    return images
-
-
 def invert(images: Images) -> Images:
     """Black on white becomes white on black."""
     return 255 - images
-
-
-def _luma(images: Images) -> Shaped[Tensor, "N 1 H W"]:
-    """The grey value of every pixel, rounded as Pillow does where the images are bytes."""
-    channels = images.shape[1]
-    if channels == 1:
-        return images.float()
-    if channels != 3:
-        raise DataError(f"Colour jitter needs grey or RGB images, found {channels} channels.")
-    red, green, blue = (images[:, c : c + 1].float() * LUMA[c] for c in range(3))
-    total = red + green + blue
-    return ((total + 32768) / 65536).floor() if images.dtype == torch.uint8 else total / 65536
-
-
-def _blend(images: Images, plain: Float[Tensor, "#N 1 #H #W"], factor: Float[Tensor, " N"]) -> Images:
-    """plain + factor (image - plain), cut to 0..255; the fraction is dropped for bytes, as in Pillow."""
-    mixed = (images - plain).mul_(factor.float()[:, None, None, None]).add_(plain).clamp_(0, 255)
-    return mixed.to(images.dtype)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Shaped
 from torch import Tensor
 
-from e3bm.data import augment
+from e3bm.data import augment, colour
 from e3bm.data.normalise import NORMALISATIONS, Normalisation
 from e3bm.errors import SettingsError
 from e3bm.registry import Registry
@@ -127,14 +127,14 @@ class ColourJitter:
     brightness: float = 0.4
     contrast: float = 0.4
     saturation: float = 0.4
-    draws = augment.JITTER_DRAWS
+    draws = colour.JITTER_DRAWS
 
     def __post_init__(self) -> None:
         for field in fields(self):
             _at_least(self, field.name, 0)
 
     def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Images:
-        return augment.colour_jitter(images, self.brightness, self.contrast, self.saturation, draws)
+        return colour.colour_jitter(images, self.brightness, self.contrast, self.saturation, draws)
 
 
 @STEPS.register("invert")
