@@ -23,7 +23,7 @@ from e3bm.core.schedules import (
     last_values,
 )
 from e3bm.errors import SettingsError
-from e3bm.methods.base import METHODS, Encoder, Parts, ReadyFeatures
+from e3bm.methods import METHODS, Encoder, Parts, ReadyFeatures
 from e3bm.settings import BackboneSettings, HyperpriorSettings, MethodSettings, TrainSettings
 from e3bm.tracking.checkpoint import Checkpoints, read_weights
 from e3bm.tracking.run_folder import RunFolder
@@ -72,8 +72,8 @@ def build_learner(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
     adapt = settings.backbone.adapt
     if adapt != "full" and settings.backbone.pretrained is None:
         raise SettingsError(
-            f"A backbone that is {adapt.replace('_', '-and-')} must have been trained: set backbone.pretrained to a run of "
-            "`e3bm pretrain`, or backbone.adapt to full."
+            f"A backbone that is {adapt.replace('_', '-and-')} must have been trained: "
+            "set backbone.pretrained to a run of `e3bm pretrain`, or backbone.adapt to full."
         )
     if adapt == "frozen":
         encoder = ReadyFeatures(backbone.feature_size)

@@ -5,7 +5,7 @@ Start many with ``torchrun``; without it everything here is the identity.
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -20,7 +20,7 @@ class Engine:
 
     rank: int = 0
     world: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @classmethod
     def start(cls, machine: MachineSettings) -> "Engine":
@@ -33,6 +33,11 @@ class Engine:
             backend = "nccl" if machine.device == "cuda" else "gloo"
             distributed.init_process_group(backend, timeout=timedelta(minutes=10))
         return cls(rank, world, device)
+
+    @staticmethod
+    def is_leader() -> bool:
+        """Whether this process is the first of those that torchrun started, or the only one."""
+        return os.environ.get("RANK", "0") == "0"
 
     def stop(self) -> None:
         """Leave the group."""

@@ -28,7 +28,7 @@ def stop_politely() -> Iterator[Wish]:
             raise KeyboardInterrupt
         wish.stop = True
 
-    before: dict[int, Any] = {}
+    before: dict[signal.Signals, Any] = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, remember)
@@ -37,5 +37,5 @@ def stop_politely() -> Iterator[Wish]:
     try:
         yield wish
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)

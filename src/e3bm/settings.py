@@ -49,10 +49,12 @@ class DataSettings(Settings):
     """Folder of prepared data sets; unset: the variable E3BM_DATA, then the user's cache folder."""
     image_size: int | None = Field(default=None, ge=8, le=512)
     """Pixels of a side after resizing; unset: the data set's own size."""
-    normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "grey", "none"] = "grey"
-    """Mean and standard deviation that are taken out of pixels."""
-    augment: Literal["none", "crop_flip", "crop", "resized_crop_flip", "crop_jitter_flip"] = "none"
-    """What training images go through (never validation or test images)."""
+    recipe: str = "grey"
+    """How images are treated: grey, cifar, mtl, sib, maml, omniglot, or a registered one."""
+    normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "grey", "none"] | None = None
+    """Mean and standard deviation that are taken out of pixels; unset: the recipe's own."""
+    augment: bool = False
+    """Whether training images go through the recipe's augmentation (validation and test images never do)."""
     rotations: bool = False
     """Training classes also rotated by 90, 180 and 270 degrees, as new classes (Omniglot's custom)."""
 
@@ -260,7 +262,7 @@ class TrainSettings(Settings):
 class PretrainSettings(Settings):
     """Many-shot classification of the meta-training classes."""
 
-    data: DataSettings = DataSettings()
+    data: DataSettings = DataSettings(augment=True)
     backbone: BackboneSettings = BackboneSettings(adapt="full")
     machine: MachineSettings = MachineSettings()
     classifier: Literal["linear", "cosine"] = "linear"
@@ -298,12 +300,20 @@ class TestSettings(Settings):
 
     __test__ = False  # not a test class
 
-    data: DataSettings | None = None
+    dataset: str | None = None
     """Another data set than in training; unset: the run's own."""
+    folder: Path | None = None
+    """Folder of prepared data sets; unset: the variable E3BM_DATA, then the user's cache folder."""
+    recipe: str | None = None
+    """Another treatment of images than in training; unset: the run's own."""
     split: Split = "test"
     """Which classes."""
-    episode: EpisodeSettings | None = None
-    """Another shape than in training; unset: the run's own."""
+    ways: int | None = Field(default=None, ge=2)
+    """Classes in an episode; unset: as in training."""
+    shots: int | tuple[int, int] | None = None
+    """Labelled examples per class; unset: as in training."""
+    queries: int | None = Field(default=None, ge=1)
+    """Examples per class to be predicted; unset: as in training (the original MAML has as many as shots)."""
     episodes: int = Field(default=600, ge=2)
     """How many episodes."""
     seed: int = Field(default=1234, ge=0)

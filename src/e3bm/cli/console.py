@@ -47,7 +47,8 @@ def guarded(work: Callable[[], int]) -> int:
 def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, default: Parsed | None = None) -> Parsed:
     """Flags of a command from its settings class; wrong ones end with exit code 2."""
     options: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(kind, args=list(words), prog=f"e3bm {command}", description=about, **options)
+    parsed: Parsed = tyro.cli(kind, args=list(words), prog=f"e3bm {command}", description=about, **options)
+    return parsed
 
 
 def print_json(value: Any) -> None:
@@ -121,9 +122,8 @@ class LineProgress:
 
     def end(self) -> None:
         if self.title:
-            self.say(
-                f"{self.title}: {self.done}/{self.total} {_words(self.numbers)} in {time.monotonic() - self.started:.0f} s"
-            )
+            seconds = time.monotonic() - self.started
+            self.say(f"{self.title}: {self.done}/{self.total} {_words(self.numbers)} in {seconds:.0f} s")
             self.title = ""
 
     def say(self, sentence: str) -> None:

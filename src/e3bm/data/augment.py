@@ -119,3 +119,13 @@ def horizontal_flip(images: Images, draws: Float64[Tensor, "N 1"], probability: 
 def invert(images: Images) -> Images:
     """Black on white becomes white on black."""
     return 255 - images
+
+
+def to_channels(images: Shaped[Tensor, "N C H W"], count: int) -> Shaped[Tensor, "N C2 H W"]:
+    """The same pictures with another number of channels: grey is repeated, colours are averaged to grey."""
+    if images.shape[1] == count:
+        return images
+    if images.shape[1] == 1:
+        return images.expand(-1, count, -1, -1)
+    grey = images.to(torch.float32).mean(1, keepdim=True).round().to(images.dtype)
+    return grey.expand(-1, count, -1, -1)

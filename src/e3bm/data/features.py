@@ -30,14 +30,17 @@ def cached_features(
     positions: Sequence[int] | np.ndarray,
     embed: Callable[[np.ndarray], Float[Tensor, "N D"]],
     key: str,
-    folder: Path,
+    folder: Path | None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Float[np.ndarray, "N D"]:
-    """Features of the images at these positions (others are zero rows never to be read), from the cache or computed."""
+    """Features of the images at these positions (others are zero rows never to be read), from the cache or computed.
+
+    Without a folder nothing is kept.
+    """
     chosen = np.unique(np.asarray(positions, dtype=np.int64))
     name = hashlib.sha256(key.encode() + chosen.astype("<i8").tobytes()).hexdigest()[:32]
-    path = folder / f"{name}.npy"
-    if path.exists():
+    path = None if folder is None else folder / f"{name}.npy"
+    if path is not None and path.exists():
         try:
             stored = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError):
@@ -51,23 +54,26 @@ def cached_features(
     features = np.concatenate(parts)
     if not np.isfinite(features).all():
         raise DataError("The backbone gives features that are not finite; its weights cannot be used.")
-    _keep(path, features)
+    if path is not None:
+        _keep(path, features)
     return _spread(features, chosen, len(images))
 
 
 class FeatureTasks:
     """Tasks whose examples are rows of a feature table."""
 
+    prefetch = 0  # gathering rows is cheaper than handing them between threads
+
     def __init__(self, features: Float[np.ndarray, "N D"], sampler: EpisodeSampler, dtype: torch.dtype) -> None:
         self.features = torch.from_numpy(np.ascontiguousarray(features)).to(dtype)
         self.sampler = sampler
 
-    def batch(self, numbers: Sequence[int]) -> TaskBatch:
+    def load(self, numbers: Sequence[int]) -> TaskBatch:
         """The tasks with these numbers."""
-        return stack_episodes(self.sampler.batch(numbers), lambda positions: self.features[positions])
+        return _stack(self.sampler.batch(numbers), self.features)
 
 
-def stack_episodes(episodes: Sequence[EpisodeIndex], look_up: Callable[[Tensor], Tensor]) -> TaskBatch:
+def _stack(episodes: Sequence[EpisodeIndex], features: Float[Tensor, "N D"]) -> TaskBatch:
     """Episodes as one batch; the support of tasks with fewer examples is padded and masked."""
     longest = max(len(episode.support) for episode in episodes)
     padded = any(len(episode.support) < longest for episode in episodes)
@@ -77,9 +83,9 @@ def stack_episodes(episodes: Sequence[EpisodeIndex], look_up: Callable[[Tensor],
     mask = torch.tensor([[i < len(episode.support) for i in range(longest)] for episode in episodes])
     query = torch.tensor([episode.query for episode in episodes])
     return TaskBatch(
-        look_up(support),
+        features[support],
         labels,
-        look_up(query),
+        features[query],
         torch.tensor([episode.query_labels for episode in episodes]),
         episodes[0].ways,
         mask if padded else None,

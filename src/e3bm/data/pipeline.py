@@ -148,6 +148,21 @@ class Invert:
         return augment.invert(images)
 
 
+@STEPS.register("channels")
+@dataclass(frozen=True)
+class Channels:
+    """Grey images for a network that wants three channels (repeated), coloured ones for one that wants grey (mean)."""
+
+    count: int
+    draws = 0
+
+    def __post_init__(self) -> None:
+        _at_least(self, "count", 1)
+
+    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N C h w"]:
+        return augment.to_channels(images, self.count)
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """Steps in order, then a normalisation; equal texts mean equal results, so the text can key a cache."""

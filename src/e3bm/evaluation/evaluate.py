@@ -19,7 +19,12 @@ from e3bm.evaluation.metrics import Reliability, accuracies, mean_and_interval, 
 class TaskSource(Protocol):
     """Tasks by number."""
 
-    def batch(self, numbers: Sequence[int]) -> TaskBatch:
+    @property
+    def prefetch(self) -> int:
+        """How many batches are worth making ahead."""
+        ...
+
+    def load(self, numbers: Sequence[int]) -> TaskBatch:
         """The tasks with these numbers."""
         ...
 
@@ -67,7 +72,7 @@ def evaluate(
     reliability: Reliability | None = None
     with torch.no_grad():
         for start in range(0, len(numbers), batch):
-            part = tasks.batch(numbers[start : start + batch])
+            part = tasks.load(numbers[start : start + batch])
             trace: AdaptationTrace = learner(part, every_epoch=every_epoch, epochs=epochs)
             assert part.query_labels is not None
             seen = Reliability.of(trace.scores, part.query_labels)

@@ -57,7 +57,7 @@ class ReadyFeatures(nn.Module):
     ) -> Float[Tensor, "T N D"]:
         if examples.ndim != 3 or examples.shape[-1] != self.feature_size:
             raise DataError(
-                f"This model takes features [tasks, examples, {self.feature_size}]; found shape {tuple(examples.shape)}."
+                f"This model takes features [tasks, examples, {self.feature_size}]; found {tuple(examples.shape)}."
             )
         return examples
 

@@ -1,4 +1,4 @@
-"""The ensemble as one head: sum_m v_m (W_m x + b_m) is linear in x (or in x/|x|), so M learners fold into one matrix."""
+"""The ensemble as one head: sum_m v_m (W_m x + b_m) is linear in x (or x/|x|), so M learners fold into one matrix."""
 
 from dataclasses import dataclass
 

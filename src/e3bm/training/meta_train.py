@@ -8,6 +8,7 @@ from e3bm.backbones.normalisation import commit_statistics, pop_statistics
 from e3bm.core.learner import MetaLearner
 from e3bm.core.losses import kl_to_base, meta_loss
 from e3bm.core.trace import AdaptationTrace
+from e3bm.data.prefetch import prefetched
 from e3bm.engine import Engine
 from e3bm.episode import TaskBatch
 from e3bm.evaluation.evaluate import TaskSource, evaluate
@@ -52,10 +53,12 @@ def meta_train(
         engine.wait()
 
     learner.train()
+    shares = (engine.mine(_numbers(settings, number)) for number in range(step, total))
+    batches = prefetched((tasks.load(share) if share else None for share in shares), tasks.prefetch)
     with stop_politely() as wish:
         while step < total:
             started = time.perf_counter()
-            trace, losses = meta_step(learner, tasks, optimiser, settings, step, engine)
+            trace, losses = meta_step(learner, next(batches), optimiser, settings, step, engine)
             step += 1
             seconds = time.perf_counter() - started
             numbers = {"loss": losses[0], "accuracy": losses[1], "tasks_per_second": settings.optimiser.tasks / seconds}
@@ -87,32 +90,35 @@ def meta_train(
 
 def meta_step(
     learner: MetaLearner,
-    tasks: TaskSource,
+    batch: TaskBatch | None,
     optimiser: torch.optim.Optimizer,
     settings: TrainSettings,
     step: int,
     engine: Engine,
 ) -> tuple[AdaptationTrace | None, tuple[float, float]]:
-    """One meta-batch: the same update whatever the number of processes; gives mean loss and accuracy."""
-    count = settings.optimiser.tasks
-    numbers = engine.mine(range(step * count, (step + 1) * count))
+    """One meta-batch, of which this process holds its share: the same update whatever the number of processes."""
+    count, held = settings.optimiser.tasks, 0 if batch is None else len(batch)
     # Anything random inside the model is a function of the step alone, so that a resumed run repeats it.
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
-    trace, figures = None, torch.zeros(len(numbers), 2, dtype=torch.double)
-    if numbers:
-        batch = tasks.batch(numbers)
+    trace, figures = None, torch.zeros(0, 2, dtype=torch.double)
+    if batch is not None:
         trace = learner(batch)
-        figures = _backward(learner, trace, batch, settings, len(numbers) / count)
+        figures = _backward(learner, trace, batch, settings, held / count)
     engine.sum_gradients(learner.parameters())
     clip_gradients(optimiser, settings.optimiser)
     factor = schedule_factor(settings.optimiser, step)
     for group in optimiser.param_groups:
         group["lr"] = group["base_lr"] * factor
     optimiser.step()
-    _commit_batchnorm(learner, engine, len(numbers), count)
+    _commit_batchnorm(learner, engine, held, count)
     loss, accuracy = engine.gather(figures, count).mean(0).tolist()
     return trace, (loss, accuracy)
+
+
+def _numbers(settings: TrainSettings, step: int) -> range:
+    """The episodes of a meta-batch."""
+    return range(step * settings.optimiser.tasks, (step + 1) * settings.optimiser.tasks)
 
 
 def _backward(
