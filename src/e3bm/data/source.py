@@ -1,0 +1,148 @@
+"""What a data set says of itself, how data sets are registered, and the one way to open a prepared one."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from e3bm.data.layouts.base import KnownClasses, Layout
+from e3bm.data.packed import PackedImages
+from e3bm.data.packed_format import CLASSES_FILE
+from e3bm.errors import DataError, SettingsError
+from e3bm.registry import Registry
+
+DATA_VARIABLE = "E3BM_DATA"
+
+
+@dataclass(frozen=True)
+class SplitCount:
+    """The published size of a split."""
+
+    classes: int
+    images: int | None
+    """None where nobody published it."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """An official address of a file of a data set. Addresses are written down as published and not tested."""
+
+    url: str
+    file_name: str
+    checksum: str = ""
+    """algorithm:digest where the publisher or a maintained loader states one, else empty."""
+    checksum_from: str = ""
+    """Who states it."""
+
+
+@dataclass(frozen=True)
+class SourceCard:
+    """What is published about a data set."""
+
+    title: str
+    image_size: int
+    """Height and width in the packed form, unless a setting says otherwise."""
+    licence: str
+    citation: str
+    channels: int = 3
+    accepted_sizes: tuple[int, ...] = ()
+    """Squares in which its images are handed round; empty if they come in all sizes."""
+    published: Mapping[str, SplitCount] = field(default_factory=dict)
+    images_per_class: int | None = None
+    """The number that every class has, None where it differs."""
+    total_images: int | None = None
+    pixel_mean: tuple[float, ...] = ()
+    """Mean of red, green and blue over the whole set, from 0 to 255, where it is known."""
+    pixel_std: tuple[float, ...] = ()
+    ink_is_light: bool = False
+    """Drawings whose strokes become 255 on 0, whichever way round they are stored."""
+    downloads: tuple[Download, ...] = ()
+    homepage: str = ""
+    archive_patterns: tuple[str, ...] = ()
+    """Names of archives that may lie in the folder that a user points at."""
+
+
+@runtime_checkable
+class DataSource(Protocol):
+    """A data set that can be prepared: a leaf class in a file of its own."""
+
+    @property
+    def card(self) -> SourceCard:
+        """What is published about it."""
+        ...
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The forms in which it is handed round, the most telling first."""
+        ...
+
+    def known_classes(self) -> KnownClasses:
+        """Its standard classes and their splits; empty for a folder of one's own."""
+        ...
+
+
+SOURCES: Registry[type[DataSource]] = Registry("sources")
+OWN_FOLDER, EMBEDDED = "folder", "glyphs"
+
+
+def registered_sources() -> Registry[type[DataSource]]:
+    """The registry with the package's own data sets in it."""
+    import e3bm.data.sources.all_sources  # noqa: F401
+
+    return SOURCES
+
+
+def plain_name(name: str) -> str:
+    """A data set's name as it is registered: miniImageNet, mini_imagenet and mini-imagenet are one."""
+    squeezed = re.sub(r"[\s_\-]", "", name.lower())
+    for known in registered_sources():
+        if re.sub(r"[\s_\-]", "", known.lower()) == squeezed:
+            return known
+    return name
+
+
+def check_own_name(name: str) -> str:
+    """A name for data of one's own, if it can name a folder."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}", name) or name.endswith((".partial", ".retired")):
+        raise SettingsError(f"'{name}' cannot name a data set; use letters, digits, dash, underscore and dot.")
+    return name
+
+
+def data_folder(setting: str | os.PathLike[str] | None = None) -> Path:
+    """Where prepared data sets are: the setting, else the variable E3BM_DATA, else the user's cache folder."""
+    chosen = setting or os.environ.get(DATA_VARIABLE)
+    return Path(chosen).expanduser() if chosen else _cache_folder()
+
+
+def _cache_folder() -> Path:
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA")
+        return Path(base or Path.home() / "AppData" / "Local") / "e3bm"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "e3bm"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "e3bm"
+
+
+def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> PackedImages:
+    """A data set by name, from the folder of prepared ones; glyphs come with the package, a path is opened as it is."""
+    if plain_name(name) == EMBEDDED:
+        from e3bm.data.sources.embedded import embedded_glyphs
+
+        return embedded_glyphs()
+    if os.sep in name or "/" in name:
+        return PackedImages.open(name)
+    known = plain_name(name)
+    place = data_folder(folder) / known
+    if (place / CLASSES_FILE).is_file():
+        return PackedImages.open(place)
+    command = f"e3bm prepare {known} --source PATH"
+    if known in registered_sources():
+        raise DataError(f"{known} is not prepared in {place.parent}; run '{command}' with PATH naming your copy of it.")
+    own = ", ".join(sorted(path.parent.name for path in place.parent.glob(f"*/{CLASSES_FILE}")))
+    raise DataError(
+        f"There is no data set '{name}' in {place.parent} (there: {own or 'none'}; known: "
+        f"{', '.join(registered_sources())}); for a folder of your own run '{command}'."
+    )
