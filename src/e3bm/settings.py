@@ -327,8 +327,13 @@ def read_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySetting
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or kind.__name__
-        found = "" if isinstance(first.get("input"), dict) else f" (found {first.get('input')!r})"
-        reason = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"Setting {place}: {reason}{found}.") from None
+        raise settings_error(error, kind.__name__) from None
+
+
+def settings_error(error: ValidationError, where: str) -> SettingsError:
+    """The first thing that is wrong, as a sentence."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or where
+    found = "" if isinstance(first.get("input"), BaseModel | dict) else f" (found {first.get('input')!r})"
+    reason = first["msg"].removeprefix("Value error, ")
+    return SettingsError(f"Setting {place}: {reason}{found}.")

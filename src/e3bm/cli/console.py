@@ -6,14 +6,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tyro
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from e3bm.errors import E3BMError
+from e3bm.errors import E3BMError, SettingsError
+from e3bm.interruption import Interrupted
+from e3bm.presets import find_preset
+from e3bm.settings import AnySettings, settings_error
 
 PLAIN_SECONDS = 5.0
 Parsed = TypeVar("Parsed")
@@ -21,8 +25,6 @@ Parsed = TypeVar("Parsed")
 
 def guarded(work: Callable[[], int]) -> int:
     """Run a command and turn what goes wrong into an exit code and a sentence."""
-    from e3bm.interruption import Interrupted
-
     try:
         return work()
     except E3BMError as error:
@@ -47,8 +49,30 @@ def guarded(work: Callable[[], int]) -> int:
 def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, default: Parsed | None = None) -> Parsed:
     """Flags of a command from its settings class; wrong ones end with exit code 2."""
     options: dict[str, Any] = {} if default is None else {"default": default}
-    parsed: Parsed = tyro.cli(kind, args=list(words), prog=f"e3bm {command}", description=about, **options)
+    markers = (tyro.conf.FlagCreatePairsOff,)
+    try:
+        parsed: Parsed = tyro.cli(
+            kind, args=list(words), prog=f"e3bm {command}", description=about, config=markers, **options
+        )
+    except ValidationError as error:
+        raise settings_error(error, command) from None
     return parsed
+
+
+def settings_of_preset(
+    words: Sequence[str], part: Literal["train", "pretrain", "test"], plain: AnySettings
+) -> tuple[AnySettings, list[str]]:
+    """Take `--preset NAME` out of the words; its settings become the defaults that other flags change."""
+    rest = list(words)
+    for place, word in enumerate(rest):
+        if word == "--preset" or word.startswith("--preset="):
+            name = word.partition("=")[2] or (rest[place + 1] if place + 1 < len(rest) else "")
+            del rest[place : place + (1 if "=" in word else 2)]
+            chosen = getattr(find_preset(name), part)
+            if chosen is None:
+                raise SettingsError(f"The preset '{name}' has nothing for {part}: its method is trained from scratch.")
+            return chosen, rest
+    return plain, rest
 
 
 def print_json(value: Any) -> None:

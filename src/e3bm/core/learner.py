@@ -44,6 +44,7 @@ class MetaLearner(nn.Module):
             where = f"; its training loss broke at epoch {int(epoch[0]) + 1}" if len(epoch) else ""
             raise DivergenceError(
                 f"The scores of task {task} are not finite{where}. "
-                f"Rates reach {float(trace.rates[task].abs().max()):.3g}: lower the inner learning rate or the features' scale."
+                f"Rates reach {float(trace.rates[task].abs().max()):.3g}: "
+                "lower the inner learning rate or the features' scale."
             )
         return trace, ensemble

@@ -56,7 +56,8 @@ class Checkpoints:
         missing, unexpected = module.load_state_dict(weights, strict=False)
         if missing or unexpected:
             raise CheckpointError(
-                f"The weights in {self.folder} do not fit the model: missing {list(missing)[:3]}, unexpected {list(unexpected)[:3]}."
+                f"The weights in {self.folder} do not fit the model: "
+                f"missing {list(missing)[:3]}, unexpected {list(unexpected)[:3]}."
             )
 
     def state(self, which: Which) -> dict[str, Any]:

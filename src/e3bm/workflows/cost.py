@@ -95,7 +95,7 @@ def _increment(
         printed = PRINTED[system]
         nearest = {"MTL": "lstm-inductive", "SIB": "lstm-transductive"}[system]
         if kind == nearest and summary == PAPER_SUMMARIES[method]:
-            note += f"; the nearest natural form to the printed total {printed:,}k, which is not reproducible: ours is {total:,}k"
+            note += f"; nearest natural form to the printed {printed:,}k, which is not reproducible: ours is {total:,}k"
         else:
             note += f"; total {total:,}k, printed {printed:,}k: not this form"
     if system == "MAML":

@@ -25,9 +25,6 @@ def run_pretrain(settings: PretrainSettings, folder: Path, progress: Progress | 
     engine = Engine.start(settings.machine)
     run = RunFolder(folder)
     try:
-        if engine.leads:
-            run.create("pretrain", settings)
-        engine.wait()
         data = open_data(settings.data)
         torch.manual_seed(settings.seed)
         backbone = build_backbone(settings.backbone, *data.input_shape)
@@ -41,6 +38,9 @@ def run_pretrain(settings: PretrainSettings, folder: Path, progress: Progress | 
             rank=engine.rank,
             processes=engine.world,
         )
+        if engine.leads:
+            run.create("pretrain", settings)
+        engine.wait()
         pretrain(
             model, batches, lambda net: few_shot_accuracy(net, data, settings, engine), settings, run, engine, progress
         )

@@ -19,12 +19,12 @@ def run_train(settings: TrainSettings, folder: Path, progress: Progress | None =
     engine = Engine.start(settings.machine)
     run = RunFolder(folder)
     try:
-        if engine.leads:
-            run.create("train", settings)
-        engine.wait()
         data = open_data(settings.data)
         backbone = build_backbone(settings.backbone, *data.input_shape)
         learner = build_learner(settings, backbone)
+        if engine.leads:
+            run.create("train", settings)
+        engine.wait()
         build = lambda split, seed, stream: build_tasks(
             settings, data, backbone, split, settings.episode, seed, stream, progress, engine
         )

@@ -1,0 +1,39 @@
+"""`e3bm pretrain`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
+from e3bm.settings import PretrainSettings
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where the run is kept, and its settings."""
+
+    run: Path
+    """Run folder; naming the folder of an unfinished run continues it."""
+    settings: Annotated[PretrainSettings, tyro.conf.arg(name="")]
+    json: bool = False
+    """Print the last validation as JSON."""
+
+
+def run(words: Sequence[str]) -> int:
+    about = "Train a backbone on the meta-training classes; the best few-shot accuracy on validation classes is kept."
+    default, words = settings_of_preset(words, "pretrain", PretrainSettings())
+    options = parse(Options, words, "pretrain", about, Options(run=tyro.MISSING, settings=default))
+    from e3bm.workflows.pretrain import run_pretrain
+
+    folder = run_pretrain(options.settings, options.run, progress_here())
+    found = [line for line in folder.lines("metrics") if line["split"] == "val"]
+    best = max(found, key=lambda line: line["accuracy"])
+    if options.json:
+        print_json({"run": str(options.run), **best})
+    else:
+        print(f"best few-shot accuracy on validation classes {best['accuracy']:.2f} +- {best['ci']:.2f} %")
+        print(f"use it with: e3bm train --backbone.pretrained {options.run}")
+    return 0

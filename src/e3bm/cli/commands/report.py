@@ -1,0 +1,34 @@
+"""`e3bm report`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from e3bm.cli.console import parse, print_json
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which runs go into the page."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run folders."""
+    out: Path = Path("report")
+    """Folder for index.html and the figures."""
+    json: bool = False
+    """Print where the page is as JSON."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, "report", "One self-contained HTML page and figures from run folders.")
+    from e3bm.workflows.report import report
+
+    page = report(list(options.runs), options.out)
+    if options.json:
+        print_json({"page": str(page)})
+    else:
+        print(f"report: {page}")
+    return 0
