@@ -121,6 +121,20 @@ def test_a_random_pipeline_asks_for_its_numbers() -> None:
 
 
 def test_every_step_is_known_by_name() -> None:
-    assert list(STEPS) == [
-        "centre_crop", "colour_jitter", "flip", "invert", "padded_crop", "random_resized_crop", "resize",
-    ]  # fmt: skip
+    crops = ["centre_crop", "padded_crop", "random_resized_crop", "resize"]
+    assert list(STEPS) == sorted([*crops, "channels", "colour_jitter", "flip", "invert"])
+
+
+def test_grey_images_serve_a_model_of_three_channels_and_the_other_way() -> None:
+    grey, coloured = noise(4, 12, channels=1), noise(4, 12)
+    rest = "padded_crop 12 2, colour_jitter, flip, normalise none"
+    widened = Pipeline.parse(f"channels 3, {rest}")
+    chance = numbers(4, widened)
+    three, one = widened(grey, chance), Pipeline.parse(rest)(grey, chance)
+    assert three.shape == (4, 3, 12, 12) == (4, *widened.output_shape((12, 12, 1)))
+    assert (three - one).abs().max() <= 1.01 / 255  # saturation is a change for three channels, by rounding only
+    narrowed = Pipeline.parse("channels 1, normalise none")(coloured)
+    expected = coloured.double().mean(1, keepdim=True).round() / 255
+    torch.testing.assert_close(narrowed.double(), expected, rtol=0, atol=1e-7)
+    unchanged = Pipeline.parse("channels 3, normalise none")(coloured)
+    assert torch.equal(unchanged, Pipeline.parse("normalise none")(coloured))

@@ -23,7 +23,7 @@ class Step(Protocol):
     @property
     def draws(self) -> int: ...
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N C h w"]: ...
+    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N c h w"]: ...
 
 
 STEPS: Registry[type[Step]] = Registry("augmentation")
@@ -159,7 +159,7 @@ class Channels:
     def __post_init__(self) -> None:
         _at_least(self, "count", 1)
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N C h w"]:
+    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N c h w"]:
         return augment.to_channels(images, self.count)
 
 
@@ -193,7 +193,7 @@ class Pipeline:
         images: Images,
         draws: Float64[Tensor, "N draws"] | None = None,
         dtype: torch.dtype = torch.float32,
-    ) -> Float[Tensor, "N C h w"]:
+    ) -> Float[Tensor, "N c h w"]:
         """Bytes to model input; row n of ``draws`` (numbers in [0, 1)) decides all that is random about image n."""
         if draws is None:
             if self.draws:
