@@ -13,7 +13,7 @@ from e3bm.errors import DataError, SettingsError
 class EpisodeSpec:
     """How many classes, labelled examples and queries an episode has.
 
-    ``shots`` is a number, or a range ``(low, high)`` from which each class of each episode draws its own (uneven shots).
+    ``shots`` is a number, or a range ``(low, high)`` from which every class draws its own (uneven shots).
     """
 
     ways: int = 5
@@ -25,7 +25,9 @@ class EpisodeSpec:
         if self.ways < 2:
             raise SettingsError(f"An episode needs at least 2 ways, found {self.ways}.")
         if not 1 <= low <= high:
-            raise SettingsError(f"Shots must be 1 or more, or a range (low, high) with low <= high; found {self.shots}.")
+            raise SettingsError(
+                f"Shots must be 1 or more, or a range (low, high) with low <= high; found {self.shots}."
+            )
         if self.queries < 1:
             raise SettingsError(f"An episode needs at least 1 query per class, found {self.queries}.")
 
@@ -82,7 +84,9 @@ class TaskBatch:
             _check_labels("query", self.query_labels, self.query, self.ways)
         mask = self.support_mask
         if mask is not None and mask.shape != self.support_labels.shape:
-            raise DataError(f"The support mask has shape {tuple(mask.shape)}, the labels {tuple(self.support_labels.shape)}.")
+            raise DataError(
+                f"The support mask has shape {tuple(mask.shape)}, the labels {tuple(self.support_labels.shape)}."
+            )
         seen = torch.zeros(len(self), self.ways, dtype=torch.long, device=self.support_labels.device)
         seen.scatter_add_(1, self.support_labels.long(), (self.mask).long())
         if bool((seen == 0).any()):
@@ -118,7 +122,9 @@ class TaskBatch:
 
 def _check_labels(name: str, labels: Tensor, examples: Tensor, ways: int) -> None:
     if labels.shape != examples.shape[:2]:
-        raise DataError(f"The {name} has {tuple(examples.shape[:2])} examples but labels of shape {tuple(labels.shape)}.")
+        raise DataError(
+            f"The {name} has {tuple(examples.shape[:2])} examples but labels of shape {tuple(labels.shape)}."
+        )
     if labels.dtype != torch.long:
         raise DataError(f"The {name} labels must be 64-bit integers, found {labels.dtype}.")
     if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= ways):

@@ -1,0 +1,43 @@
+"""Documentation that names code must be right about it."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = sorted(set(re.findall(r"`(e3bm\.[A-Za-z0-9_.]+)`", (ROOT / "docs" / "paper_to_code.md").read_text())))
+
+
+def resolve(name):
+    """Import the longest module prefix, then follow attributes."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            found = getattr(found, attribute)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_in_paper_to_code_exists(name):
+    assert resolve(name) is not None
+
+
+def test_the_page_covers_every_equation_and_algorithm():
+    text = (ROOT / "docs" / "paper_to_code.md").read_text()
+    for number in range(1, 15):
+        assert f"Eq. {number}," in text, f"equation {number} is missing"
+    assert "Algorithm 1" in text
+    assert "Algorithm 2" in text
+
+
+def test_relative_links_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
