@@ -21,6 +21,7 @@ class ImageBackbone(Protocol):
     feature_positions: int
 
 
+@runtime_checkable
 class FunctionalPass(Protocol):
     """Features under handed-in parameters, by name.
 
@@ -44,6 +45,7 @@ class OffersFunctionalPass(Protocol):
     def functional_pass(self) -> FunctionalPass | None: ...
 
 
+@runtime_checkable
 class TaskNormalisation(Protocol):
     """A BatchNorm layer that is told whose statistics to use, and sets statistics aside to be applied later."""
 
