@@ -21,7 +21,9 @@ class CsvImages:
 
     def find(self, tree: FileTree, known: KnownClasses) -> Listing | None:
         """Look for the tables in one folder, at any depth, and for their images by name."""
-        tables = [name for name in tree.names if name.lower().endswith(".csv") and _split(name)]
+        named = [name for name in tree.names if name.lower().endswith(".csv") and _split(name)]
+        rows_of = {name: _rows(tree, name) for name in named}
+        tables = {name: rows for name, rows in rows_of.items() if rows is not None}
         if not tables:
             return None
         folders = sorted({name.rpartition("/")[0] for name in tables})
@@ -33,8 +35,8 @@ class CsvImages:
         files: dict[tuple[str, str], list[str]] = defaultdict(list)
         listed: dict[str, str] = {}
         missing: list[str] = []
-        for table in tables:
-            for row, (file_name, label) in enumerate(_rows(tree, table), 2):
+        for table, rows in tables.items():
+            for row, (file_name, label) in enumerate(rows, 2):
                 name = _locate(tree, by_file_name, file_name, label)
                 if not name:
                     missing.append(file_name)
@@ -62,7 +64,8 @@ def _split(table: str) -> str | None:
     return split_word(table.rsplit("/", maxsplit=1)[-1].rpartition(".")[0])
 
 
-def _rows(tree: FileTree, table: str) -> list[tuple[str, str]]:
+def _rows(tree: FileTree, table: str) -> list[tuple[str, str]] | None:
+    """File names and labels, None if the table is about something else."""
     try:
         text = tree.read(table, LARGEST_TABLE).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -70,10 +73,10 @@ def _rows(tree: FileTree, table: str) -> list[tuple[str, str]]:
     try:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = [column.strip().lower() for column in next(reader, [])]
+        if not set(COLUMNS) & set(header):
+            return None
         if not set(COLUMNS) <= set(header):
-            raise DataError(
-                f"'{table}' in {tree.where} has the columns {', '.join(header) or 'none'}; expected filename,label."
-            )
+            raise DataError(f"'{table}' in {tree.where} has the columns {', '.join(header)}; expected filename,label.")
         file_at, label_at = (header.index(column) for column in COLUMNS)
         rows = [row for row in reader if row]
     except csv.Error as error:
