@@ -88,6 +88,22 @@ def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":
     return LineProgress(quiet or not leads)
 
 
+def stage_callback(progress: "BarProgress | LineProgress") -> Callable[[Any], None]:
+    """For work that tells its stage and how far that is: each stage becomes a bar of its own."""
+    stage = None
+
+    def tell(moment: Any) -> None:
+        nonlocal stage
+        if moment.stage != stage:
+            if stage is not None:
+                progress.end()
+            stage = moment.stage
+            progress.begin(moment.stage, moment.total)
+        progress.advance(moment.done)
+
+    return tell
+
+
 class BarProgress:
     """A rich bar with the latest numbers and the time left."""
 
@@ -133,7 +149,8 @@ class LineProgress:
     def begin(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self.done, self.first, self.numbers = title, total, done, done, {}
         self.started = self.shown = time.monotonic()
-        self.say(f"{title}: {total} to do" if not done else f"{title}: continuing after {done} of {total}")
+        amount = f": {total} to do" if total else ""
+        self.say(f"{title}{amount}" if not done else f"{title}: continuing after {done} of {total}")
 
     def advance(self, done: int, **numbers: float) -> None:
         self.done = done
@@ -147,7 +164,8 @@ class LineProgress:
     def end(self) -> None:
         if self.title:
             seconds = time.monotonic() - self.started
-            self.say(f"{self.title}: {self.done}/{self.total} {_words(self.numbers)} in {seconds:.0f} s")
+            amount = f"{self.done}/{self.total} {_words(self.numbers)} " if self.total else "done "
+            self.say(f"{self.title}: {amount}in {seconds:.0f} s")
             self.title = ""
 
     def say(self, sentence: str) -> None:
