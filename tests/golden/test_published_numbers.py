@@ -32,16 +32,19 @@ def task(data):
 
 
 def fc_hyperprior(rate, weight, fractions):
-    """Two separate layers per epoch are two rows of one; rates come first."""
+    """Two separate layers per epoch; that of the rates comes first."""
     epochs = len(rate["prior"])
     generator = FcGenerator(Context(ClassMean(FEATURES), embedding=FEATURES), epochs, 2)
-    hyperprior = Hyperprior(Generated([0.0] * epochs), Generated([0.0] * epochs), generator, mixing="residual", fractions=fractions)
+    hyperprior = Hyperprior(
+        Generated([0.0] * epochs), Generated([0.0] * epochs), generator, mixing="residual", fractions=fractions
+    )
     hyperprior.double()
     with torch.no_grad():
         hyperprior.rate.values.copy_(rate["prior"])
         hyperprior.weight.values.copy_(weight["prior"])
-        generator.weight.copy_(torch.stack([rate["weight"], weight["weight"]], 1))
-        generator.bias.copy_(torch.stack([rate["bias"], weight["bias"]], 1))
+        for place, part in enumerate((rate, weight)):
+            generator.weight[place].copy_(part["weight"])
+            generator.bias[place].copy_(part["bias"])
     return hyperprior
 
 
@@ -57,7 +60,11 @@ def test_mtl_with_cosine_head(shots, start):
     part = lambda name: {key: data[f"{name}_{key}"] for key in ("prior", "weight", "bias")}
     hyperprior = fc_hyperprior(part("alpha"), part("v"), (float(data["alpha_mix"]), float(data["v_mix"])))
     method = Mtl(
-        ReadyFeatures(FEATURES), head="cosine", start="prototype", temperature=float(data["temperature"]), second_order=False
+        ReadyFeatures(FEATURES),
+        head="cosine",
+        start="prototype",
+        temperature=float(data["temperature"]),
+        second_order=False,
     )
     learner = MetaLearner(method, hyperprior, 20).double()
     trace = learner(batch)
@@ -66,8 +73,9 @@ def test_mtl_with_cosine_head(shots, start):
     close(query.grad, data["grad_query"])
     close(hyperprior.rate.values.grad, data["grad_alpha_prior"])
     close(hyperprior.weight.values.grad, data["grad_v_prior"])
-    close(hyperprior.generator.weight.grad, torch.stack([data["grad_alpha_weight"], data["grad_v_weight"]], 1))
-    close(hyperprior.generator.bias.grad, torch.stack([data["grad_alpha_bias"], data["grad_v_bias"]], 1))
+    for place, name in enumerate(("alpha", "v")):
+        close(hyperprior.generator.weight[place].grad, data[f"grad_{name}_weight"])
+        close(hyperprior.generator.bias[place].grad, data[f"grad_{name}_bias"])
 
 
 @pytest.mark.parametrize("shots", [1, 5])
@@ -148,19 +156,26 @@ def test_sib_with_layers():
     data = load("sib_fc_2shot")
     names = ("hyperprior_basestep_model", "hyperprior_combination_model")
     rate, weight = (
-        {"prior": priors(data, f"param_{name}"), "weight": data[f"param_{name}.fc_w"], "bias": data[f"param_{name}.fc_b"]}
+        {
+            "prior": priors(data, f"param_{name}"),
+            "weight": data[f"param_{name}.fc_w"],
+            "bias": data[f"param_{name}.fc_b"],
+        }
         for name in names
     )
     hyperprior = fc_hyperprior(rate, weight, (float(data["alpha_mix"]), float(data["v_mix"])))
     check_sib(data, published_sib(data), hyperprior)
-    for grads, key in ((hyperprior.generator.weight.grad, "fc_w"), (hyperprior.generator.bias.grad, "fc_b")):
-        close(grads, torch.stack([data[f"grad_{name}.{key}"] for name in names], 1))
+    for place, name in enumerate(names):
+        close(hyperprior.generator.weight[place].grad, data[f"grad_{name}.fc_w"])
+        close(hyperprior.generator.bias[place].grad, data[f"grad_{name}.fc_b"])
 
 
 def test_sib_with_lstm():
     data = load("sib_lstm_2shot")
     names = ("hyperprior_basestep_model", "hyperprior_combination_model")
-    generator = LstmGenerator(Context(ClassMean(FEATURES), embedding=FEATURES), 2, hidden=1, readout=False, separate=True)
+    generator = LstmGenerator(
+        Context(ClassMean(FEATURES), embedding=FEATURES), 2, hidden=1, readout=False, separate=True
+    )
     hyperprior = Hyperprior(
         Generated([0.0] * 3),
         Generated([0.0] * 3),
@@ -177,8 +192,10 @@ def test_sib_with_lstm():
     with torch.no_grad():
         hyperprior.rate.values.copy_(priors(data, f"param_{names[0]}"))
         hyperprior.weight.values.copy_(priors(data, f"param_{names[1]}"))
-        for key, tensor in tensors.items():
-            tensor.copy_(torch.stack([data[f"param_{name}.lstm.{key}"] for name in names]).view(tensor.shape))
+        for key, cells in tensors.items():
+            for name, tensor in zip(names, cells, strict=True):
+                tensor.copy_(data[f"param_{name}.lstm.{key}"].view(tensor.shape))
     check_sib(data, published_sib(data), hyperprior)
-    for key, tensor in tensors.items():
-        close(tensor.grad.flatten(), torch.stack([data[f"grad_{name}.lstm.{key}"] for name in names]).flatten())
+    for key, cells in tensors.items():
+        for name, tensor in zip(names, cells, strict=True):
+            close(tensor.grad.flatten(), data[f"grad_{name}.lstm.{key}"].flatten())

@@ -4,7 +4,7 @@ A hyperprior is first bound to a batch of tasks, which lets it project its input
 called once per epoch. Recurrent state is handed in and out, never kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -39,29 +39,26 @@ class Generator(Protocol):
 
 
 class FcGenerator(nn.Module):
-    """Eq. 10: every epoch has its own linear layer; rows for alpha and v are independent of one another."""
+    """Eq. 10: every epoch has its own linear layer. Alpha and v have parameters of their own, entry by entry."""
 
     def __init__(self, context: Context, epochs: int, outputs: int, *, zero_start: bool = False) -> None:
         super().__init__()
-        self.context = context
-        self.weight = nn.Parameter(torch.empty(epochs, outputs, context.size))
-        self.bias = nn.Parameter(torch.zeros(epochs, outputs))
-        if zero_start:
-            nn.init.zeros_(self.weight)
-        else:
-            nn.init.normal_(self.weight, std=(2.0 / context.size) ** 0.5)  # kaiming over the inputs
+        self.context, self.epochs = context, epochs
+        self.weight = nn.ParameterList(torch.zeros(epochs, context.size) for _ in range(outputs))
+        self.bias = nn.ParameterList(torch.zeros(epochs) for _ in range(outputs))
+        if not zero_start:
+            for weight in self.weight:
+                nn.init.normal_(weight, std=(2.0 / context.size) ** 0.5)  # kaiming over the inputs
 
     def bind(self, basis: Basis, epochs: int) -> NextDelta:
-        if epochs != self.weight.shape[0]:
-            raise SettingsError(
-                f"The hyperprior has layers for {self.weight.shape[0]} epochs but {epochs} were asked for."
-            )
-        readers = self.context.bind(basis, self.weight, self.bias)
+        if epochs != self.epochs:
+            raise SettingsError(f"The hyperprior has layers for {self.epochs} epochs but {epochs} were asked for.")
+        readers = self.context.bind(basis, torch.stack(list(self.weight), 1), torch.stack(list(self.bias), 1))
         return lambda epoch, observation, memory: (readers[epoch](observation), memory)
 
 
 class LstmGenerator(nn.Module):
-    """Eq. 11: an LSTM over epochs; with ``separate`` alpha and v have one each.
+    """Eq. 11: an LSTM over epochs; with ``separate`` alpha and v have one each, with parameters of their own.
 
     Without ``readout`` the hidden state itself is Delta, as in the published code (hidden size 1). The cell is written
     out, because fused kernels have no second derivative.
@@ -71,32 +68,33 @@ class LstmGenerator(nn.Module):
         self, context: Context, outputs: int, *, hidden: int = 8, readout: bool = True, separate: bool = False
     ) -> None:
         super().__init__()
-        self.context, self.outputs, self.hidden = context, outputs, hidden
+        self.context, self.hidden = context, hidden
         self.cells = outputs if separate else 1
         if not readout and self.cells * hidden != outputs:
             raise SettingsError(
                 f"Without a read-out the hidden state is the output: {self.cells} cell(s) of size {hidden} cannot give "
                 f"{outputs} values; use hidden={outputs // self.cells} or a read-out."
             )
-        self.input_weight = nn.Parameter(torch.empty(self.cells, 4, hidden, context.size))
-        self.hidden_weight = nn.Parameter(torch.empty(self.cells, 4, hidden, hidden))
-        self.input_bias = nn.Parameter(torch.zeros(self.cells, 4, hidden))
-        self.hidden_bias = nn.Parameter(torch.zeros(self.cells, 4, hidden))
-        nn.init.uniform_(self.input_weight, -(context.size**-0.5), context.size**-0.5)
-        nn.init.uniform_(self.hidden_weight, -(hidden**-0.5), hidden**-0.5)
-        # Rows of the read-out of separate cells see only their own cell; it starts at zero, so Delta does too.
-        self.readout = (
-            nn.Parameter(torch.zeros(outputs, hidden if separate else self.cells * hidden)) if readout else None
-        )
+        cells = range(self.cells)
+        self.input_weight = nn.ParameterList(torch.empty(4, hidden, context.size) for _ in cells)
+        self.hidden_weight = nn.ParameterList(torch.empty(4, hidden, hidden) for _ in cells)
+        self.input_bias = nn.ParameterList(torch.zeros(4, hidden) for _ in cells)
+        self.hidden_bias = nn.ParameterList(torch.zeros(4, hidden) for _ in cells)
+        for cell in cells:
+            nn.init.uniform_(self.input_weight[cell], -(context.size**-0.5), context.size**-0.5)
+            nn.init.uniform_(self.hidden_weight[cell], -(hidden**-0.5), hidden**-0.5)
+        # The read-out of a cell sees that cell only; it starts at zero, so Delta does too.
+        rows = outputs // self.cells
+        self.readout = nn.ParameterList(torch.zeros(rows, hidden) for _ in cells) if readout else None
 
     def bind(self, basis: Basis, epochs: int) -> NextDelta:
         width = self.cells * self.hidden
         # All cells become one of width cells*hidden whose recurrent matrix is block diagonal; gates come first.
-        rows = self.input_weight.transpose(0, 1).reshape(1, 4 * width, -1)
-        bias = (self.input_bias + self.hidden_bias).transpose(0, 1).reshape(1, 4 * width)
-        recurrent = torch.cat([torch.block_diag(*self.hidden_weight[:, gate]) for gate in range(4)]).mT
-        readout = self._readout_matrix()
-        (read,) = self.context.bind(basis, rows, bias)
+        rows = torch.stack(list(self.input_weight), 1).view(1, 4 * width, -1)
+        biases = [first + second for first, second in zip(self.input_bias, self.hidden_bias, strict=True)]
+        recurrent = torch.cat([_blocks(weight[gate] for weight in self.hidden_weight) for gate in range(4)]).mT
+        readout = None if self.readout is None else _blocks(self.readout).mT
+        (read,) = self.context.bind(basis, rows, torch.stack(biases, 1).view(1, 4 * width))
 
         def step(epoch: int, observation: Observation, memory: Memory | None) -> tuple[Tensor, Memory | None]:
             gates = read(observation)
@@ -111,12 +109,11 @@ class LstmGenerator(nn.Module):
 
         return step
 
-    def _readout_matrix(self) -> Tensor | None:
-        if self.readout is None:
-            return None
-        if self.cells == 1:
-            return self.readout.mT
-        return torch.block_diag(*self.readout.unsqueeze(1)).mT
+
+def _blocks(matrices: Iterable[Tensor]) -> Tensor:
+    """The matrices along the diagonal."""
+    found: Tensor = torch.block_diag(*matrices)
+    return found
 
 
 @dataclass(frozen=True)
