@@ -150,7 +150,7 @@ class Flat:
 
 @dataclass(frozen=True)
 class Rms:
-    """Root mean square over classes (and, for convolutional features, over positions). Not a function of Gram products."""
+    """Root mean square over classes (for convolutional features also over positions); not made of Gram products."""
 
     features: int
     positions: int = 1
