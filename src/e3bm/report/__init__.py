@@ -1,0 +1,1 @@
+"""Tables, figures and one page from run folders; no model is touched here."""

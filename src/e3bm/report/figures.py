@@ -1,0 +1,163 @@
+"""All figures of a report, section by section, with a sentence for each that could not be drawn."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from e3bm.report.drawing import Drawing
+from e3bm.report.result_figures import (
+    Series,
+    difference_figure,
+    epoch_accuracy_figure,
+    epoch_schedule_figure,
+    reliability_figure,
+)
+from e3bm.report.result_rows import by_protocol, data_words, family_of, task_words
+from e3bm.report.run_data import Record, RunData
+from e3bm.report.series import BASELINE, Arm, arm_of_row, arms_of, first_of_each_arm, row_series, task_of
+from e3bm.report.training_figures import (
+    loss_figure,
+    pretraining_accuracy_figure,
+    pretraining_loss_figure,
+    schedule_figure,
+    validation_figure,
+)
+
+CHANGING = ("learned", "generated", None)  # None: the settings do not say, so show what was logged
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading of the page with its figures and what is missing from it."""
+
+    title: str
+    drawings: tuple[Drawing, ...]
+    missing: tuple[str, ...] = ()
+    columns: int = 2
+
+
+def figures(runs: Sequence[RunData], rows: Sequence[Record]) -> list[Section]:
+    """Every section that has something to show or to say."""
+    trained = [run for run in runs if run.kind == "train"]
+    pretrained = [run for run in runs if run.kind == "pretrain"]
+    arms = arms_of(trained)
+    sections = [_differences(rows, arms), _over_training(arms), _schedules(arms), *_by_epoch(rows, arms)]
+    if pretrained:
+        quiet = [f"{run.name} has logged nothing yet." for run in pretrained if not run.metrics]
+        drawings = [
+            pretraining_loss_figure("pretraining-loss", pretrained),
+            pretraining_accuracy_figure("pretraining-accuracy", pretrained),
+        ]
+        sections.append(Section("Pretraining", _drawn(drawings), tuple(quiet)))
+    return _distinct(section for section in sections if section.drawings or section.missing)
+
+
+def _differences(rows: Sequence[Record], arms: Sequence[Arm]) -> Section:
+    drawings = []
+    for number, group in enumerate(by_protocol(rows).values()):
+        drawings.append(difference_figure(_name("difference", number), _where(group[0]), row_series(group, arms)))
+    return Section("Paired differences", _drawn(drawings))
+
+
+def _over_training(arms: Sequence[Arm]) -> Section:
+    drawings = []
+    for data, shape in dict.fromkeys(task_of(arm.first) for arm in arms):
+        together = [arm for arm in arms if task_of(arm.first) == (data, shape)]
+        drawings.append(validation_figure(_name("validation", data, shape), f"{data}, {shape}", together))
+        drawings.append(loss_figure(_name("loss", data, shape), f"{data}, {shape}", together))
+    missing = [
+        f"{run.name} has no validation yet{_because(run, 'metrics.jsonl')}."
+        for arm in arms
+        for run in arm.runs
+        if not run.curve("val", "accuracy")
+    ]
+    return Section("Meta-training", _drawn(drawings), tuple(missing))
+
+
+def _schedules(arms: Sequence[Arm]) -> Section:
+    """Constant rates and a last-epoch vote have nothing to show over training."""
+    drawings, missing = [], []
+    for arm in arms:
+        for quantity, setting in (("rates", "hyperprior.rate"), ("weights", "hyperprior.weight")):
+            if arm.first.setting(setting) not in CHANGING:
+                continue
+            drawing = schedule_figure(_name(quantity, arm.label), arm, quantity)
+            drawings.append(drawing)
+            if drawing is None:
+                missing.append(f"{arm.first.name} has logged no {quantity}{_because(arm.first, 'schedules.jsonl')}.")
+    return Section("Rates α and weights v over meta-training", _drawn(drawings), tuple(missing))
+
+
+def _by_epoch(rows: Sequence[Record], arms: Sequence[Arm]) -> list[Section]:
+    epochs: list[Drawing | None] = []
+    reliability: list[Drawing | None] = []
+    for number, group in enumerate(by_protocol(rows).values()):
+        for family, series in _families(first_of_each_arm(group, arms), arms).items():
+            where, place = _where(group[0]), (family, str(number))
+            epochs.append(epoch_accuracy_figure(_name("epochs", *place), where, series))
+            epochs.append(epoch_schedule_figure(_name("test-rates", *place), where, series, "rates"))
+            epochs.append(epoch_schedule_figure(_name("test-weights", *place), where, series, "weights"))
+            reliability.append(reliability_figure(_name("reliability", *place), where, series))
+    untold = [str(row.get("method")) for row in rows if not row.get("epoch_accuracy")]
+    unbinned = [str(row.get("method")) for row in rows if not row.get("reliability")]
+    return [
+        Section("Inside an episode, epoch by epoch", _drawn(epochs), _lacking("accuracy of each epoch", untold), 3),
+        Section("Calibration", _drawn(reliability), _lacking("reliability bins", unbinned), 3),
+    ]
+
+
+def _families(rows: Sequence[Record], arms: Sequence[Arm]) -> dict[str, Series]:
+    """A baseline and its E3BM version in one figure, other methods in others."""
+    groups: dict[str, list[Record]] = {}
+    for row in rows:
+        arm = arm_of_row(row, arms)
+        groups.setdefault(arm.first.family if arm else family_of(row), []).append(row)
+    return {family: _grey_baseline(row_series(group, arms), arms) for family, group in groups.items()}
+
+
+def _grey_baseline(series: Series, arms: Sequence[Arm]) -> Series:
+    """Inside a figure of one method its baseline is told from the rest by colour, not by dashes alone."""
+    plain = [arm is not None and arm.first.plain for arm in (arm_of_row(row, arms) for _, _, row in series)]
+    if sum(plain) != 1 or len(series) == 1:
+        return series
+    return [
+        (label, BASELINE if is_plain else look, row) for (label, look, row), is_plain in zip(series, plain, strict=True)
+    ]
+
+
+def _lacking(what: str, methods: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"The result of {name} carries no {what}." for name in dict.fromkeys(methods))
+
+
+def _because(run: RunData, file: str) -> str:
+    reason = next((sentence for sentence in run.missing if sentence.startswith(file)), None)
+    return f" ({reason})" if reason else ""
+
+
+def _where(row: Record) -> str:
+    return f"{data_words(row)}, {task_words(row.get('ways'), row.get('shots'))}"
+
+
+def _drawn(drawings: Iterable[Drawing | None]) -> tuple[Drawing, ...]:
+    return tuple(drawing for drawing in drawings if drawing is not None)
+
+
+def _distinct(sections: Iterable[Section]) -> list[Section]:
+    """A name of its own for each figure: it becomes a file and a prefix of identifiers."""
+    taken: set[str] = set()
+    named = []
+    for section in sections:
+        drawings = []
+        for drawing in section.drawings:
+            name, number = drawing.name, 2
+            while name in taken:
+                name, number = f"{drawing.name}-{number}", number + 1
+            taken.add(name)
+            drawings.append(replace(drawing, name=name))
+        named.append(replace(section, drawings=tuple(drawings)))
+    return named
+
+
+def _name(*parts: object) -> str:
+    """A file name and page identifier; whatever comes from files is reduced to letters and digits."""
+    return "-".join(filter(None, (re.sub(r"[^a-z0-9]+", "-", str(part).lower()).strip("-") for part in parts)))

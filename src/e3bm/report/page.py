@@ -1,0 +1,125 @@
+"""One page that holds everything: no script, no file or address outside it, every string from a file escaped."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from e3bm.report.drawing import Drawing
+from e3bm.report.figures import Section
+from e3bm.report.result_rows import by_protocol, data_words, task_words
+from e3bm.report.run_data import Record, RunData
+from e3bm.report.stylesheet import stylesheet
+from e3bm.report.tables import details_table, results_table, runs_table
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+ICON = "data:,"  # or a browser asks its server for one
+
+
+def page(title: str, runs: Sequence[RunData], rows: Sequence[Record], sections: Sequence[Section]) -> str:
+    """The whole HTML document."""
+    parts = [("What was run", _runs(runs)), ("Results", _results(runs, rows))]
+    parts += [(section.title, _section(section)) for section in sections]
+    links = "".join(f'<a href="#part{i}">{escape(name)}</a> ' for i, (name, _) in enumerate(parts))
+    body = "".join(
+        f'<section id="part{i}"><h2>{escape(name)}</h2>{html}</section>' for i, (name, html) in enumerate(parts)
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="{ICON}"><title>{escape(title)}</title><style>{stylesheet()}</style></head>\n'
+        f"<body><header><h1>{escape(title)}</h1><p>{escape(_summary(runs, rows))}</p><nav>{links}</nav></header>\n"
+        f"<main>{body}</main>\n{_footer(runs, rows)}</body></html>\n"
+    )
+
+
+def _summary(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
+    opening = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    if not rows:
+        return f"{opening}; none has been tested yet."
+    firsts = [group[0] for group in by_protocol(rows).values()]
+    kinds = [
+        f"{data_words(row)} ({task_words(row.get('ways'), row.get('shots'))}, {row.get('episodes')} episodes)"
+        for row in firsts
+    ]
+    shown = "; ".join(kinds[:4]) + ("; ..." if len(kinds) > 4 else "")
+    return f"{opening}, {len(rows)} test result{'s' * (len(rows) != 1)}: {shown}."
+
+
+def _runs(runs: Sequence[RunData]) -> str:
+    missing = [f"{run.name}: {', '.join(run.missing)}." for run in runs if run.missing]
+    return runs_table(runs).html() + _missing(missing)
+
+
+def _results(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
+    if not rows:
+        return _missing(["There are no test results: no results.json in any of these runs. Run e3bm test on them."])
+    intervals = (
+        "<p>Accuracy is the mean over episodes with its 95 % interval; NLL and ECE say how far the probabilities "
+        "can be trusted (lower is better).</p>"
+    )
+    untested = [f"{run.name} has not been tested yet." for run in runs if run.kind == "train" and not run.results]
+    return f"{intervals}{results_table(rows).html()}{details_table(rows).html()}{_missing(untested)}"
+
+
+def _section(section: Section) -> str:
+    figures = "".join(map(_figure, section.drawings))
+    grid = f"<div class='figures across{section.columns}'>{figures}</div>" if figures else ""
+    return grid + _missing(section.missing)
+
+
+def _figure(drawing: Drawing) -> str:
+    caption = escape(drawing.caption)
+    return f'<figure role="img" aria-label="{caption}">{drawing.inline()}<figcaption>{caption}</figcaption></figure>'
+
+
+def _missing(sentences: Sequence[str]) -> str:
+    return "".join(f"<p class='missing'>{escape(sentence)}</p>" for sentence in sentences)
+
+
+def _footer(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
+    hashes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("episodes_hash"):
+            what = f"{data_words(row)}, {task_words(row.get('ways'), row.get('shots'), row.get('queries'))}"
+            known = hashes.setdefault(str(row["episodes_hash"]), [])
+            known += [what] if what not in known else []
+    entries = [
+        f"<dt>Episodes {escape('; '.join(words))}</dt><dd><code>{escape(key)}</code></dd>"
+        for key, words in hashes.items()
+    ]
+    entries += [f"<dt>Command of {escape(run.name)}</dt><dd><code>{escape(_command(run))}</code></dd>" for run in runs]
+    versions: dict[str, list[str]] = {}
+    for run in runs:
+        versions.setdefault(_versions(run), []).append(run.name)
+    for words, names in versions.items():
+        whose = "" if len(versions) == 1 else f" of {', '.join(names)}"
+        entries.append(f"<dt>Versions{escape(whose)}</dt><dd>{escape(words)}</dd>")
+    opened = [f"{run.name} {run.test_openings}" for run in runs if run.test_openings]
+    if opened:
+        entries.append(f"<dt>Times the test split was opened</dt><dd>{escape(', '.join(opened))}</dd>")
+    settings = "".join(
+        f"<details><summary>All settings of {escape(run.name)}</summary>"
+        f"<pre>{escape(json.dumps(run.settings, indent=2, sort_keys=True, ensure_ascii=False))}</pre></details>"
+        for run in runs
+        if run.settings
+    )
+    return f"<footer><h2>Where these numbers come from</h2><dl>{''.join(entries)}</dl>{settings}</footer>"
+
+
+def _command(run: RunData) -> str:
+    command = run.environment.get("command")
+    if isinstance(command, list):
+        return shlex.join(map(str, command))
+    return str(command) if command else "not recorded"
+
+
+def _versions(run: RunData) -> str:
+    packages: Any = run.environment.get("packages")
+    parts = [f"{name} {version}" for name, version in packages.items()] if isinstance(packages, dict) else []
+    python, commit = run.environment.get("python"), run.environment.get("commit")
+    parts = ([f"Python {python}"] if python else []) + parts + ([f"commit {commit}"] if commit else [])
+    machine = [str(run.environment[key]) for key in ("platform", "processor") if run.environment.get(key)]
+    return ", ".join(parts + machine) or "not recorded"

@@ -1,0 +1,93 @@
+"""Reading result rows: the words for a protocol, its labels, and which row is whose baseline."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from e3bm.report.run_data import Record, finite
+
+NONE = "–"
+PROTOCOL = ("dataset", "split", "ways", "shots", "queries", "episodes", "episodes_hash")
+
+
+def protocol_of(row: Record) -> tuple[str, ...]:
+    """Rows with the same protocol answered the same episodes and may be compared."""
+    return tuple(str(row.get(key)) for key in PROTOCOL)
+
+
+def by_protocol(rows: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
+    """Rows that may be compared, in order of appearance."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for row in rows:
+        groups.setdefault(protocol_of(row), []).append(row)
+    return groups
+
+
+def data_words(row: Record) -> str:
+    """Data set and split."""
+    return f"{row.get('dataset', 'unnamed data')} {row.get('split', '')}".strip()
+
+
+def task_words(ways: Any, shots: Any, queries: Any = None) -> str:
+    """5-way 1-shot, Q=15."""
+    if ways is None and shots is None:
+        return NONE
+    if isinstance(shots, list | tuple):
+        shots = "–".join(map(str, shots))
+    return f"{ways}-way {shots}-shot" + (f", Q={queries}" if queries is not None else "")
+
+
+def episodes_words(row: Record) -> str:
+    """Number of episodes and the hash of their list."""
+    if row.get("episodes") is None:
+        return NONE
+    digest = str(row.get("episodes_hash") or "")[:12]
+    return f"{row['episodes']} episodes ({f'hash {digest}' if digest else 'no hash'})"
+
+
+def seed_words(row: Record) -> str:
+    """One seed or several."""
+    seeds = row.get("seeds")
+    if isinstance(seeds, list) and seeds:
+        return ", ".join(map(str, seeds))
+    return NONE if row.get("seed") is None else str(row["seed"])
+
+
+def batch_statistics(row: Record) -> bool:
+    """Whether queries share their BatchNorm statistics, which makes a result transductive in fact."""
+    stated = row.get("transductive_batchnorm")
+    return stated if isinstance(stated, bool) else row.get("batchnorm") == "batch"
+
+
+def family_of(row: Record) -> str:
+    """The base method: what stands before the plus sign."""
+    return str(row.get("method", "")).split("+")[0].strip().lower()
+
+
+def baseline_of(row: Record, rows: Sequence[Record]) -> Record | None:
+    """The same method without a hyperprior, on the same episodes and backbone; the same seed if there is one."""
+    if row.get("hyperprior") in (None, "none"):
+        return None
+    alike = [
+        other
+        for other in rows
+        if other.get("hyperprior") == "none"
+        and protocol_of(other) == protocol_of(row)
+        and other.get("backbone") == row.get("backbone")
+        and (row.get("paired_with") in (other.get("run"), other.get("method")) or family_of(other) == family_of(row))
+    ]
+    named = [other for other in alike if row.get("paired_with") in (other.get("run"), other.get("method"))]
+    same_seed = [other for other in named or alike if other.get("seed") == row.get("seed")]
+    return next(iter(same_seed or named or alike), None)
+
+
+def partner_words(row: Record, rows: Sequence[Record]) -> str:
+    """What a difference is against: the method's name where the row is at hand, else what the row says."""
+    partner = row.get("paired_with")
+    known = next((other for other in rows if other.get("run") == partner and partner is not None), None)
+    return str(known.get("method", partner)) if known else str(partner)
+
+
+def excludes_zero(row: Record) -> bool:
+    """Whether the 95 % interval of the paired difference leaves zero out."""
+    difference, interval = row.get("paired_difference"), row.get("paired_ci")
+    return finite(difference, interval) and abs(float(difference or 0)) > float(interval or 0)

@@ -1,0 +1,112 @@
+"""Small run folders with made-up numbers, written through the same RunFolder that training uses."""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e3bm.settings import PretrainSettings, TrainSettings, read_settings
+from e3bm.tracking.run_folder import RunFolder
+
+MakeRun = Callable[..., Path]
+BINS = 15
+
+
+def result_row(run: str, method: str, **changes: Any) -> dict[str, Any]:
+    """A complete result row, as testing writes it."""
+    epochs = changes.get("epochs", 5)
+    shares = [(i + 0.5) / BINS for i in range(BINS)]
+    counts = [0.0] * 3 + [40.0 * (i + 1) for i in range(BINS - 3)]
+    row: dict[str, Any] = {
+        "method": method, "dataset": "glyphs", "split": "test", "accuracy": 61.25, "ci": 0.71, "nll": 1.012, "ece": 3.4,
+        "episodes": 600, "episodes_hash": "0123456789abcdef0123", "paired_with": None, "paired_difference": None,
+        "paired_ci": None, "ways": 5, "shots": 1, "queries": 15, "setting": "inductive", "hyperprior": "none",
+        "batchnorm": "running", "transductive_batchnorm": False, "order": "second", "seed": 0, "commit": "abc123def456",
+        "seconds": 10.0, "backbone": "conv4", "epochs": epochs, "parameters": 100_000,
+        "epoch_accuracy": [61.25 - 12 * math.exp(-i / max(1, epochs / 4)) for i in range(epochs)],
+        "reliability": {"confidence": shares, "accuracy": [0.85 * s for s in shares], "count": counts},
+        "rates": [0.01] * epochs, "weights": [0.0] * (epochs - 1) + [1.0], "run": run, "checkpoint": "best",
+    }  # fmt: skip
+    return row | changes
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """A function that writes a run folder of some method, trained for some steps."""
+
+    def make(
+        name: str,
+        method: str = "mtl",
+        /,
+        *,
+        e3bm: bool = False,
+        steps: int = 200,
+        done: int | None = None,
+        epochs: int = 5,
+        rows: list[dict[str, Any]] | None = None,
+        **settings: Any,
+    ) -> Path:
+        number = random.Random(name).gauss
+        values = TrainSettings().model_dump()
+        values["method"] |= {"name": method, "epochs": epochs}
+        values["optimiser"]["steps"] = steps
+        if method == "maml":
+            values["backbone"]["adapt"] = "full"
+        if e3bm:
+            values["hyperprior"] |= {"rate": "generated", "weight": "generated"}
+        folder = RunFolder(tmp_path / name)
+        folder.create("train", read_settings(TrainSettings, values | settings))
+        level = 60 + 3 * e3bm
+        for step in range(10, (steps if done is None else done) + 1, 10):
+            part = 1 - math.exp(-3 * step / steps)
+            line = {"loss": 1.6 - part + number(0, 0.08), "accuracy": 20 + 40 * part, "tasks_per_second": 50.0}
+            folder.append("metrics", {"step": step, "split": "train", **line, "seconds": 0.1})
+            rates = [0.01 * (1 + part * (epochs / 2 - i) / epochs) + number(0, 2e-4) for i in range(epochs)]
+            weights = [1 / epochs * (1 + part * math.sin(i)) + number(0, 0.01) for i in range(epochs)]
+            schedule = {"rates": rates, "weights": weights, "base_rates": rates, "base_weights": weights}
+            folder.append("schedules", {"step": step, **schedule})
+            if step % 20 == 0:
+                line = {"accuracy": 20 + (level - 20) * part + number(0, 1), "ci": 0.9, "loss": 1.1}
+                folder.append("metrics", {"step": step, "split": "val", **line, "best": step == 160, "seconds": 1.0})
+        if rows is None:
+            rows = [result_row(name, method.upper() + "+E3BM" * e3bm, epochs=epochs)]
+        for row in rows:
+            folder.add_result(row)
+        return folder.path
+
+    return make
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    """A finished pretraining of three epochs of 20 steps."""
+    folder = RunFolder(tmp_path / "pretrain")
+    folder.create("pretrain", PretrainSettings(epochs=3))
+    for step in range(5, 61, 5):
+        line = {"loss": 4 * math.exp(-step / 30), "accuracy": 90 * (1 - math.exp(-step / 30)), "seconds": 0.2}
+        folder.append("metrics", {"step": step, "epoch": (step - 1) // 20, "split": "train", **line})
+        if step % 20 == 0:
+            line = {"accuracy": 50 + step / 4, "ci": 0.8, "best": True}
+            folder.append("metrics", {"step": step, "epoch": (step - 1) // 20, "split": "val", **line})
+    return folder.path
+
+
+@pytest.fixture
+def pair(make_run: MakeRun) -> list[Path]:
+    """A baseline and its E3BM version, tested on the same episodes."""
+    plain = make_run("mtl-plain")
+    row = result_row(
+        "mtl-e3bm", "MTL+E3BM", accuracy=63.0, hyperprior="lstm inductive", parameters=100_400, seconds=10.5,
+        paired_with="mtl-plain", paired_difference=1.75, paired_ci=0.4,
+        rates=[0.012, 0.011, 0.010, 0.009, 0.008], weights=[0.1, 0.3, 0.25, 0.2, 0.15],
+    )  # fmt: skip
+    return [plain, make_run("mtl-e3bm", e3bm=True, rows=[row])]
+
+
+def write(path: Path, value: Any) -> None:
+    """Overwrite a JSON file of a run."""
+    path.write_text(json.dumps(value))

@@ -1,0 +1,125 @@
+from typing import Any
+
+import pytest
+
+from e3bm.report.run_data import read_run
+from e3bm.report.tables import Cell, Table, details_table, results_table, runs_table
+
+BASE: dict[str, Any] = {
+    "method": "MTL", "dataset": "glyphs", "split": "test", "accuracy": 61.251, "ci": 0.714, "nll": 1.0123, "ece": 3.456,
+    "episodes": 600, "episodes_hash": "0123456789abcdef", "paired_with": None, "paired_difference": None, "ways": 5,
+    "shots": 1, "queries": 15, "setting": "inductive", "hyperprior": "none", "batchnorm": "running",
+    "transductive_batchnorm": False, "order": "second", "seed": 0, "commit": "abc", "seconds": 20.0,
+    "backbone": "conv4", "epochs": 5, "parameters": 1_000, "run": "plain", "checkpoint": "best",
+}  # fmt: skip
+BETTER = BASE | {
+    "method": "MTL+E3BM", "run": "e3bm", "hyperprior": "lstm inductive", "paired_with": "plain",
+    "paired_difference": 1.5, "paired_ci": 0.4, "seconds": 21.0, "parameters": 1_010,
+}  # fmt: skip
+
+
+def column(table: Table, name: str) -> list[Cell]:
+    return [row[table.columns.index(name)] for row in table.rows]
+
+
+def test_a_row_shows_interval_calibration_difference_and_labels():
+    table = results_table([BASE, BETTER])
+    assert table.caption == "glyphs test, 5-way 1-shot, Q=15, 600 episodes (hash 0123456789ab)"
+    assert [cell.text for cell in column(table, "Accuracy %")] == ["61.25 ± 0.71"] * 2
+    assert [cell.text for cell in column(table, "NLL")] == ["1.012"] * 2
+    assert [cell.text for cell in column(table, "ECE %")] == ["3.46"] * 2
+    assert [cell.text for cell in column(table, "Difference %")] == ["–", "+1.50 ± 0.40 * vs MTL"]
+    assert [cell.strong for cell in column(table, "Difference %")] == [False, True]
+    assert [cell.text for cell in column(table, "Setting")] == ["inductive"] * 2
+    assert "excludes zero" in table.text()
+    assert "**+1.50 ± 0.40 \\* vs MTL**" in table.markdown()
+    assert "<strong>+1.50 ± 0.40 * vs MTL</strong>" in table.html()
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "marked"), [(-0.5, 0.4, True), (0.4, 0.4, False), (0.1, None, False)]
+)
+def test_only_an_interval_that_excludes_zero_is_marked(difference: float, interval: float | None, marked: bool):
+    table = results_table([BETTER | {"paired_difference": difference, "paired_ci": interval}])
+    assert column(table, "Difference %")[0].strong is marked
+    assert ("excludes zero" in table.text()) is marked
+
+
+def test_batch_statistics_are_flagged_as_transductive_in_fact():
+    table = results_table([BASE, BASE | {"batchnorm": "batch", "transductive_batchnorm": True}])
+    assert [cell.text for cell in column(table, "Setting")] == ["inductive", "inductive †"]
+    assert [cell.flag for cell in column(table, "Setting")] == [False, True]
+    assert "transductive in fact" in table.text()
+    assert "transductive in fact" not in results_table([BASE]).text()
+    unstated = {key: value for key, value in BASE.items() if key != "transductive_batchnorm"}
+    assert "†" in results_table([unstated | {"batchnorm": "batch"}]).text()
+
+
+def test_a_missing_label_is_not_passed_over():
+    table = results_table([{key: value for key, value in BASE.items() if key not in ("setting", "batchnorm")}])
+    assert column(table, "Setting")[0] == Cell("not stated", flag=True)
+    assert column(table, "BatchNorm")[0] == Cell("not stated", flag=True)
+    assert "test that run again" in table.text()
+
+
+def test_what_differs_gets_a_column_and_other_episodes_a_note():
+    table = results_table([BASE, BASE | {"shots": [1, 5], "seed": 1}, BASE | {"episodes_hash": "ffff"}])
+    assert [cell.text for cell in column(table, "Task")] == [
+        "5-way 1-shot, Q=15",
+        "5-way 1–5-shot, Q=15",
+        "5-way 1-shot, Q=15",
+    ]
+    assert [cell.text for cell in column(table, "Seed")] == ["0", "1", "0"]
+    assert "Episodes" in table.columns
+    assert "not comparable" in table.text()
+    assert "Seed" not in results_table([BASE, BETTER]).columns
+    assert [cell.text for cell in column(results_table([BASE | {"seeds": [0, 1, 2]}]), "Seed")] == ["0, 1, 2"]
+
+
+def test_costs_are_relative_to_the_same_method_alone():
+    table = details_table([BETTER, BASE])
+    assert [cell.text for cell in column(table, "+param")] == ["+1.00 %", "–"]
+    assert [cell.text for cell in column(table, "+time")] == ["+5.0 %", "–"]
+    for other in ({"backbone": "resnet12"}, {"episodes_hash": "f"}, {"hyperprior": "fc inductive"}):
+        assert column(details_table([BETTER, BASE | other]), "+param")[0].text == "–"
+    stranger = BASE | {"method": "SIB", "run": "sib"}
+    assert column(details_table([BETTER | {"paired_with": None}, stranger]), "+param")[0].text == "–"
+    seeds = [BASE | {"seed": seed, "seconds": 10.0 * (seed + 1)} for seed in range(3)]
+    assert column(details_table([BETTER | {"seed": 1, "paired_with": None}, *seeds]), "+time")[0].text == "+5.0 %"
+
+
+def test_rows_with_nothing_in_them_are_shown_as_such():
+    for table in (results_table([{}]), details_table([{}]), results_table([]), details_table([])):
+        assert table.text()
+        assert table.markdown()
+        assert table.html()
+    odd = BASE | {"accuracy": float("nan"), "nll": "high", "ece": None, "parameters": True, "seconds": -1, "epochs": []}
+    assert column(results_table([odd]), "Accuracy %")[0].text == "–"
+    assert column(details_table([odd]), "Parameters")[0].text == "–"
+
+
+def test_text_is_aligned_also_with_wide_characters():
+    table = Table(
+        ("Name", "N"), ((Cell("鳥類"), Cell("1", number=True)), (Cell("bird"), Cell("22", number=True))), "Title"
+    )
+    assert table.text().splitlines() == ["Title", "Name   N", "----  --", "鳥類   1", "bird  22"]
+
+
+def test_everything_is_escaped():
+    evil = "<script>alert('x')</script>|**_\x1b[31m\ud800"
+    table = results_table([BASE | {"method": evil, "dataset": evil, "hyperprior": evil, "paired_with": evil}])
+    assert "<script" not in table.html()
+    assert "&lt;script&gt;" in table.html()
+    assert "<script" not in table.markdown()
+    assert table.markdown().splitlines()[-1].count("|") == table.markdown().splitlines()[-1].count("\\|") + 9
+    assert "\x1b" not in table.text() + table.markdown()
+
+
+def test_runs_table_says_how_far_a_run_came(make_run, pretrained):
+    table = runs_table([read_run(make_run("whole")), read_run(make_run("half", done=90)), read_run(pretrained)])
+    assert [cell.text for cell in column(table, "Steps")] == ["200", "90 of 200 (unfinished)", "3 epochs"]
+    assert [cell.flag for cell in column(table, "Steps")] == [False, True, False]
+    assert [cell.text for cell in column(table, "Time")] == ["30.0 s", "13.0 s", "12.0 s"]
+    assert [cell.text for cell in column(table, "Method")] == ["MTL", "MTL", "pretraining"]
+    assert [cell.text for cell in column(table, "Data")] == ["glyphs, 5-way 1-shot"] * 3
+    assert column(table, "Backbone")[0].text == "conv4, frozen"
