@@ -9,6 +9,8 @@ import tyro
 
 from e3bm.cli.console import parse, print_json, progress_here, stage_callback
 
+SIZES_SHOWN = 5
+
 
 @dataclass(frozen=True)
 class Options:
@@ -34,6 +36,18 @@ def run(words: Sequence[str]) -> int:
         progress.end()
     if options.json:
         print_json(report.as_json())
-    else:
-        print(report.as_text())
+        return 0
+    print(report.variant)
+    for split, count in report.splits.items():
+        known = report.published.get(split)
+        published = f" (published: {known.classes} classes, {known.images} images)" if known else ""
+        print(f"  {split}: {count.classes} classes, {count.images} images{published}")
+    print(f"  image sizes: {', '.join(f'{size} x{count}' for size, count in list(report.sizes.items())[:SIZES_SHOWN])}")
+    for finding in report.findings:
+        print(f"  {finding}")
+    across = report.duplicate_groups_across_splits
+    print(f"  duplicates: {report.duplicate_groups} groups, {across} across splits")
+    for broken in report.unreadable:
+        print(f"  unreadable: {broken.path}: {broken.reason}")
+    print(f"next: {report.advice}")
     return 0
