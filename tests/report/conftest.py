@@ -1,6 +1,5 @@
-"""Small run folders with made-up numbers, written through the same RunFolder that training uses."""
+"""Small run folders with made-up numbers, in the files that training and testing write."""
 
-import json
 import math
 import random
 from collections.abc import Callable
@@ -9,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from e3bm.settings import PretrainSettings, TrainSettings, read_settings
+from e3bm.settings import PretrainSettings, Settings, TrainSettings, read_settings
+from e3bm.tracking.files import write_json
 from e3bm.tracking.run_folder import RunFolder
 
 MakeRun = Callable[..., Path]
@@ -25,6 +25,7 @@ def result_row(run: str, method: str, **changes: Any) -> dict[str, Any]:
         "method": method, "dataset": "glyphs", "split": "test", "accuracy": 61.25, "ci": 0.71, "nll": 1.012, "ece": 3.4,
         "episodes": 600, "episodes_hash": "0123456789abcdef0123", "paired_with": None, "paired_difference": None,
         "paired_ci": None, "ways": 5, "shots": 1, "queries": 15, "setting": "inductive", "hyperprior": "none",
+        "schedules": "alpha constant, v last", "trained_on": "glyphs", "train_seconds": 30.0,
         "batchnorm": "running", "transductive_batchnorm": False, "order": "second", "seed": 0, "commit": "abc123def456",
         "seconds": 10.0, "backbone": "conv4", "epochs": epochs, "parameters": 100_000,
         "epoch_accuracy": [61.25 - 12 * math.exp(-i / max(1, epochs / 4)) for i in range(epochs)],
@@ -32,6 +33,13 @@ def result_row(run: str, method: str, **changes: Any) -> dict[str, Any]:
         "rates": [0.01] * epochs, "weights": [0.0] * (epochs - 1) + [1.0], "run": run, "checkpoint": "best",
     }  # fmt: skip
     return row | changes
+
+
+def begin(path: Path, kind: str, settings: Settings) -> None:
+    """The two files that a run starts with."""
+    write_json(path / "config.json", {"kind": kind, "settings": settings.model_dump(mode="json")})
+    environment = {"python": "3.11.7", "platform": "Linux", "packages": {"torch": "2.13.0"}, "commit": "0123456789ab+"}
+    write_json(path / "environment.json", environment | {"command": ["e3bm", kind, "--run", path.name]})
 
 
 @pytest.fixture
@@ -59,7 +67,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         if e3bm:
             values["hyperprior"] |= {"rate": "generated", "weight": "generated"}
         folder = RunFolder(tmp_path / name)
-        folder.create("train", read_settings(TrainSettings, values | settings))
+        begin(folder.path, "train", read_settings(TrainSettings, values | settings))
         level = 60 + 3 * e3bm
         for step in range(10, (steps if done is None else done) + 1, 10):
             part = 1 - math.exp(-3 * step / steps)
@@ -85,7 +93,7 @@ def make_run(tmp_path: Path) -> MakeRun:
 def pretrained(tmp_path: Path) -> Path:
     """A finished pretraining of three epochs of 20 steps."""
     folder = RunFolder(tmp_path / "pretrain")
-    folder.create("pretrain", PretrainSettings(epochs=3))
+    begin(folder.path, "pretrain", PretrainSettings(epochs=3))
     for step in range(5, 61, 5):
         line = {"loss": 4 * math.exp(-step / 30), "accuracy": 90 * (1 - math.exp(-step / 30)), "seconds": 0.2}
         folder.append("metrics", {"step": step, "epoch": (step - 1) // 20, "split": "train", **line})
@@ -101,12 +109,8 @@ def pair(make_run: MakeRun) -> list[Path]:
     plain = make_run("mtl-plain")
     row = result_row(
         "mtl-e3bm", "MTL+E3BM", accuracy=63.0, hyperprior="lstm inductive", parameters=100_400, seconds=10.5,
-        paired_with="mtl-plain", paired_difference=1.75, paired_ci=0.4,
+        schedules="alpha generated, v generated", train_seconds=33.0,
+        paired_with="MTL (mtl-plain)", paired_difference=1.75, paired_ci=0.4,
         rates=[0.012, 0.011, 0.010, 0.009, 0.008], weights=[0.1, 0.3, 0.25, 0.2, 0.15],
     )  # fmt: skip
     return [plain, make_run("mtl-e3bm", e3bm=True, rows=[row])]
-
-
-def write(path: Path, value: Any) -> None:
-    """Overwrite a JSON file of a run."""
-    path.write_text(json.dumps(value))

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -88,6 +89,14 @@ def test_what_could_not_be_drawn_is_said(make_run):
         "bare has logged no rates (schedules.jsonl is missing).",
         "bare has logged no weights (schedules.jsonl is missing).",
     )
+
+
+def test_a_nearest_mean_has_no_epochs_to_show(pretrained):
+    row = {"method": "nearest class mean", "epochs": 0, "epoch_accuracy": [50.0], "rates": [0.0], "weights": [1.0]}
+    bins = {"confidence": [0.5], "accuracy": [0.4], "count": [10.0]}
+    (pretrained / "results.json").write_text(json.dumps([row | {"accuracy": 50.0, "reliability": bins}]))
+    sections = sections_of([pretrained])
+    assert list(sections) == ["Calibration", "Pretraining"]
 
 
 def test_names_that_fall_together_are_kept_apart(make_run):

@@ -13,7 +13,7 @@ BASE: dict[str, Any] = {
     "backbone": "conv4", "epochs": 5, "parameters": 1_000, "run": "plain", "checkpoint": "best",
 }  # fmt: skip
 BETTER = BASE | {
-    "method": "MTL+E3BM", "run": "e3bm", "hyperprior": "lstm inductive", "paired_with": "plain",
+    "method": "MTL+E3BM", "run": "e3bm", "hyperprior": "lstm inductive", "paired_with": "MTL (plain)",
     "paired_difference": 1.5, "paired_ci": 0.4, "seconds": 21.0, "parameters": 1_010,
 }  # fmt: skip
 
@@ -86,6 +86,26 @@ def test_costs_are_relative_to_the_same_method_alone():
     assert column(details_table([BETTER | {"paired_with": None}, stranger]), "+param")[0].text == "–"
     seeds = [BASE | {"seed": seed, "seconds": 10.0 * (seed + 1)} for seed in range(3)]
     assert column(details_table([BETTER | {"seed": 1, "paired_with": None}, *seeds]), "+time")[0].text == "+5.0 %"
+
+
+def test_a_learned_schedule_is_no_baseline():
+    schedules = [{"schedules": words} for words in ("alpha generated, v generated", "alpha learned, v last")]
+    rows = [BETTER | schedules[0], BASE | schedules[1], BASE | {"schedules": "alpha constant, v last", "seconds": 10.5}]
+    assert [cell.text for cell in column(details_table(rows), "+time")] == ["+100.0 %", "+90.5 %", "–"]
+
+
+def test_a_partner_goes_by_its_method_where_that_says_enough():
+    other = BASE | {"run": "plain-again"}
+    assert column(results_table([BASE, BETTER]), "Difference %")[1].text.endswith(" vs MTL")
+    assert column(results_table([BASE, other, BETTER]), "Difference %")[2].text.endswith(" vs MTL (plain)")
+    assert column(results_table([BETTER]), "Difference %")[0].text.endswith(" vs MTL (plain)")
+
+
+def test_other_training_data_and_the_spread_over_seeds_are_said():
+    assert results_table([BASE | {"trained_on": "fc100"}]).caption.startswith("glyphs test (trained on fc100), 5-way")
+    assert results_table([BASE | {"trained_on": "glyphs"}]).caption.startswith("glyphs test, 5-way")
+    seeds = column(results_table([BASE | {"seeds": [0, 1], "seed": "mean", "seed_std": 0.314}]), "Seed")
+    assert [cell.text for cell in seeds] == ["0, 1 (std 0.31)"]
 
 
 def test_rows_with_nothing_in_them_are_shown_as_such():

@@ -6,6 +6,7 @@ import pytest
 
 from e3bm.errors import CheckpointError
 from e3bm.settings import TrainSettings
+from e3bm.tracking.files import write_json
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.workflows.report import report
 
@@ -13,7 +14,7 @@ from e3bm.workflows.report import report
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = RunFolder(tmp_path / "run")
-    folder.create("train", TrainSettings())
+    write_json(folder.path / "config.json", {"kind": "train", "settings": TrainSettings().model_dump(mode="json")})
     for step in (250, 500):
         folder.append("metrics", {"step": step, "split": "val", "accuracy": 40 + step / 50, "ci": 0.9, "best": True})
     return folder.path

@@ -94,11 +94,12 @@ def _by_epoch(rows: Sequence[Record], arms: Sequence[Arm]) -> list[Section]:
     for number, group in enumerate(by_protocol(rows).values()):
         for family, series in _families(first_of_each_arm(group, arms), arms).items():
             where, place = _where(group[0]), (family, str(number))
-            epochs.append(epoch_accuracy_figure(_name("epochs", *place), where, series))
-            epochs.append(epoch_schedule_figure(_name("test-rates", *place), where, series, "rates"))
-            epochs.append(epoch_schedule_figure(_name("test-weights", *place), where, series, "weights"))
+            inside = [part for part in series if part[2].get("epochs") != 0]  # a nearest mean has none
+            epochs.append(epoch_accuracy_figure(_name("epochs", *place), where, inside))
+            epochs.append(epoch_schedule_figure(_name("test-rates", *place), where, inside, "rates"))
+            epochs.append(epoch_schedule_figure(_name("test-weights", *place), where, inside, "weights"))
             reliability.append(reliability_figure(_name("reliability", *place), where, series))
-    untold = [str(row.get("method")) for row in rows if not row.get("epoch_accuracy")]
+    untold = [str(row.get("method")) for row in rows if row.get("epochs") != 0 and not row.get("epoch_accuracy")]
     unbinned = [str(row.get("method")) for row in rows if not row.get("reliability")]
     return [
         Section("Inside an episode, epoch by epoch", _drawn(epochs), _lacking("accuracy of each epoch", untold), 3),

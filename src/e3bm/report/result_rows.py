@@ -23,8 +23,10 @@ def by_protocol(rows: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
 
 
 def data_words(row: Record) -> str:
-    """Data set and split."""
-    return f"{row.get('dataset', 'unnamed data')} {row.get('split', '')}".strip()
+    """Data set and split, and what the model was trained on where that was something else."""
+    trained = row.get("trained_on")
+    elsewhere = f" (trained on {trained})" if trained not in (None, row.get("dataset")) else ""
+    return f"{row.get('dataset', 'unnamed data')} {row.get('split', '')}".strip() + elsewhere
 
 
 def task_words(ways: Any, shots: Any, queries: Any = None) -> str:
@@ -45,10 +47,10 @@ def episodes_words(row: Record) -> str:
 
 
 def seed_words(row: Record) -> str:
-    """One seed or several."""
-    seeds = row.get("seeds")
+    """One seed or several, with the spread of accuracy between them."""
+    seeds, spread = row.get("seeds"), row.get("seed_std")
     if isinstance(seeds, list) and seeds:
-        return ", ".join(map(str, seeds))
+        return ", ".join(map(str, seeds)) + (f" (std {spread:.2f})" if finite(spread) else "")
     return NONE if row.get("seed") is None else str(row["seed"])
 
 
@@ -63,28 +65,41 @@ def family_of(row: Record) -> str:
     return str(row.get("method", "")).split("+")[0].strip().lower()
 
 
+def is_plain(row: Record) -> bool:
+    """Whether a row is a method alone; rows without a word on their schedules go by their hyperprior."""
+    schedules = row.get("schedules")
+    return row.get("hyperprior") == "none" if schedules is None else schedules == "alpha constant, v last"
+
+
+def names_of(row: Record) -> tuple[str, ...]:
+    """The names by which another row may call this one its partner."""
+    return str(row.get("run")), str(row.get("method")), f"{row.get('method')} ({row.get('run')})"
+
+
 def baseline_of(row: Record, rows: Sequence[Record]) -> Record | None:
-    """The same method without a hyperprior, on the same episodes and backbone; the same seed if there is one."""
-    if row.get("hyperprior") in (None, "none"):
+    """The same method alone, on the same episodes and backbone; the same seed if there is one."""
+    if is_plain(row):
         return None
     alike = [
         other
         for other in rows
-        if other.get("hyperprior") == "none"
+        if is_plain(other)
         and protocol_of(other) == protocol_of(row)
         and other.get("backbone") == row.get("backbone")
-        and (row.get("paired_with") in (other.get("run"), other.get("method")) or family_of(other) == family_of(row))
+        and (row.get("paired_with") in names_of(other) or family_of(other) == family_of(row))
     ]
-    named = [other for other in alike if row.get("paired_with") in (other.get("run"), other.get("method"))]
+    named = [other for other in alike if row.get("paired_with") in names_of(other)]
     same_seed = [other for other in named or alike if other.get("seed") == row.get("seed")]
     return next(iter(same_seed or named or alike), None)
 
 
 def partner_words(row: Record, rows: Sequence[Record]) -> str:
-    """What a difference is against: the method's name where the row is at hand, else what the row says."""
-    partner = row.get("paired_with")
-    known = next((other for other in rows if other.get("run") == partner and partner is not None), None)
-    return str(known.get("method", partner)) if known else str(partner)
+    """What a difference is against: the method alone where that says enough, else what the row says."""
+    partner = str(row.get("paired_with"))
+    known = [other for other in rows if partner in names_of(other)[::2] and protocol_of(other) == protocol_of(row)]
+    method = str(known[0].get("method")) if known else partner
+    called_so = {str(other.get("run")) for other in rows if str(other.get("method")) == method}
+    return method if len(called_so) == 1 else partner
 
 
 def excludes_zero(row: Record) -> bool:

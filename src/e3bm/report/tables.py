@@ -21,7 +21,8 @@ from e3bm.report.table_format import Cell, Table
 __all__ = ["Cell", "Table", "details_table", "results_table", "runs_table"]
 
 DETAILS = (
-    "Method", "Run", "Checkpoint", "Backbone", "M", "Order", "Seed", "Commit", "Parameters", "+param", "Time", "+time"
+    "Method", "Run", "Backbone", "M", "Order", "Seed", "Commit",
+    "Parameters", "+param", "Test time", "+time", "Train time", "+train time",
 )  # fmt: skip
 RUNS = (
     "Run", "Method", "Data", "Backbone", "M", "Order", "Steps", "Validation %", "Seed", "Commit", "Time"
@@ -30,7 +31,7 @@ STAR = "* the 95 % interval of the paired difference excludes zero."
 DAGGER = "† queries share batch statistics in BatchNorm: transductive in fact, whatever the setting says."
 UNLABELLED = "A result that is 'not stated' lacks the label that makes it comparable; test that run again."
 OTHER_EPISODES = "Rows with another hash answered other episodes and are not comparable one by one."
-TIMES = "+time and +param are against the same method without E3BM on the same episodes; times are this machine's."
+TIMES = "+param and +time are against the method alone, on the same episodes; times are of the machine, not exact."
 
 
 def results_table(rows: Sequence[Record]) -> Table:
@@ -73,19 +74,24 @@ def details_table(rows: Sequence[Record]) -> Table:
     cells = []
     for row in rows:
         baseline = baseline_of(row, rows) or {}
-        texts = [row.get(key) for key in ("method", "run", "checkpoint", "backbone", "epochs", "order")]
+        texts = [row.get(key) for key in ("method", "run", "backbone", "epochs", "order")]
+        costs = [
+            f"{row['parameters']:,}" if finite(row.get("parameters")) else NONE,
+            _increase(row.get("parameters"), baseline.get("parameters"), 2),
+            duration(row.get("seconds")),
+            _increase(row.get("seconds"), baseline.get("seconds"), 1),
+            duration(row.get("train_seconds")),
+            _increase(row.get("train_seconds"), baseline.get("train_seconds"), 1),
+        ]
         cells.append(
             (
                 *(Cell(NONE if text is None else str(text)) for text in texts),
                 Cell(seed_words(row)),
-                Cell(str(row.get("commit") or NONE)),
-                _number(f"{row['parameters']:,}" if finite(row.get("parameters")) else NONE),
-                _number(_increase(row.get("parameters"), baseline.get("parameters"), 2)),
-                _number(duration(row.get("seconds"))),
-                _number(_increase(row.get("seconds"), baseline.get("seconds"), 1)),
+                Cell(_commit(row.get("commit"))),
+                *map(_number, costs),
             )
         )
-    compared = any(cell[9].text != NONE or cell[11].text != NONE for cell in cells)
+    compared = any(baseline_of(row, rows) for row in rows)
     changed = any(str(row.get("commit", "")).endswith("+") for row in rows)
     notes = ((TIMES,) if compared else ()) + (("A commit with a + had changes beside it.",) if changed else ())
     return Table(DETAILS, tuple(cells), "", notes)
