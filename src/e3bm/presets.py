@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from e3bm.errors import SettingsError
@@ -40,6 +41,13 @@ METHOD_SETTINGS: dict[Configuration, dict[str, dict[str, Any]]] = {
         "maml": {"epochs": 5, "rate": 0.01, "order": "second"},
     },
 }
+# The paper's ablations as pairs of schedules (alpha, v); (a4) and (v5) are both the method alone.
+ABLATIONS: dict[str, tuple[str, str]] = {
+    "v1": ("constant", "generated"), "v2": ("constant", "learned"), "v3": ("constant", "frozen"),
+    "v4": ("constant", "equal"), "v5": ("constant", "last"),
+    "a1": ("generated", "last"), "a2": ("learned", "last"), "a3": ("frozen", "last"), "a4": ("constant", "last"),
+}  # fmt: skip
+LEARNED_BY = {"v3": "v2", "a3": "a2"}  # (v3) is read as using the values of (v2)
 PAPER_SUMMARIES = {"mtl": "flat", "mtl-cosine": "class_mean", "sib": "class_mean", "maml": "rms"}
 
 
@@ -70,6 +78,15 @@ def hyperprior_settings(method: str, configuration: Configuration, kind: Kind) -
     return read_settings(HyperpriorSettings, values)
 
 
+def ablation_settings(settings: TrainSettings, arm: str, learned: Path | None = None) -> TrainSettings:
+    """One of the paper's ablations of a method with E3BM; ``learned`` is the run whose values (v3) and (a3) freeze."""
+    rate, weight = ABLATIONS[arm]
+    if (rate, weight) == ("constant", "last"):
+        return settings.but(hyperprior=HyperpriorSettings())
+    source = learned if arm in LEARNED_BY else None
+    return settings.but(hyperprior=settings.hyperprior.but(rate=rate, weight=weight, frozen_from=source))
+
+
 @dataclass(frozen=True)
 class Preset:
     """Everything a row of results needs: how its backbone is made, how it is trained, how it is tested."""
@@ -79,6 +96,8 @@ class Preset:
     train: TrainSettings
     pretrain: PretrainSettings | None
     test: TestSettings
+    members: int = 1
+    """How many runs with seeds of their own answer together, as in 5x MAML."""
 
 
 # Pixels of a side that 4CONV sees: FC100 keeps its own size, as is the custom with MAML.
@@ -88,7 +107,8 @@ PAPER_BACKBONES = {"maml": ("conv4",), "mtl": ("resnet12", "resnet25"), "sib": (
 
 def presets() -> dict[str, Preset]:
     """All presets by name."""
-    found = [*_paper_presets(), *_small_presets()]
+    rows = [*_paper_presets(), *_small_presets()]
+    found = [*rows, *(variant for preset in rows for variant in _variants(preset)), *_omniglot_presets()]
     return {preset.name: preset for preset in found}
 
 
@@ -223,11 +243,69 @@ def _small_preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pre
     return Preset(name, about, train, pretrain if deep else None, test)
 
 
+def _variants(preset: Preset) -> Iterator[Preset]:
+    """The rows of the paper that are another row with something changed."""
+    method, kind, train = preset.train.method.name, _kind(preset), preset.train
+    rename = lambda word: preset.name.removesuffix(kind) + word
+    if method == "maml" and kind == "plain":
+        name = preset.name.removesuffix("-plain").replace("-maml-", "-5xmaml-")
+        about = preset.about.replace("MAML (plain)", "5x MAML, the mean of five seeds,")
+        yield replace(preset, name=name, about=about, members=5)
+    if preset.name.startswith("paper-maml") and kind in ("plain", "lstm-inductive"):
+        about = f"{preset.about}, with the alpha' of 1e-3 that the paper states"
+        yield replace(preset, name=f"{preset.name}-alpha1e-3", about=about, train=train.but(method__rate=1e-3))
+    if method == "mtl" and train.backbone.name == "resnet12" and preset.name.startswith("small"):
+        changes = {"backbone__adapt": "scale_shift", "optimiser__steps": 500, "optimiser__tasks": 2}
+        name, about = preset.name.replace("-mtl-", "-mtl-scaled-"), f"{preset.about}, scale and shift trained"
+        yield replace(preset, name=name, about=about, train=train.but(**changes))
+    # Figure 4 has MTL+E3BM (LSTM, inductive) as in Table 1.
+    if method == "mtl" and kind == "lstm-inductive" and train.method.head == "linear":
+        for arm, (rate, weight) in ABLATIONS.items():
+            learned = Path("runs") / train.data.dataset / f"{rename(LEARNED_BY[arm])}-s0" if arm in LEARNED_BY else None
+            about = preset.about.replace(
+                "MTL+E3BM (lstm-inductive)", f"MTL, ablation ({arm}): alpha {rate}, v {weight},"
+            )
+            yield replace(preset, name=rename(arm), about=about, train=ablation_settings(train, arm, learned))
+
+
+def _kind(preset: Preset) -> str:
+    return next(kind for kind in KINDS if preset.name.endswith(kind))
+
+
+def _omniglot_presets() -> Iterator[Preset]:
+    """The common recipe of MAML on Omniglot, as published, and with five epochs plain and with E3BM."""
+    for ways, tasks, rate, steps in ((5, 32, 0.4, (1, 3)), (20, 16, 0.1, (5, 5))):
+        for shots in (1, 5):
+            for kind in (None, *KINDS):
+                epochs, test_epochs = (5, None) if kind else steps
+                hyperprior = hyperprior_settings("maml", "e3bm", kind or "plain")
+                train = read_settings(
+                    TrainSettings,
+                    {
+                        # Packed Omniglot has light ink already: nothing is left to do but to divide by 255.
+                        "data": {"dataset": "omniglot", "recipe": "maml", "image_size": 28, "rotations": True},
+                        "episode": {"ways": ways, "shots": shots, "queries": 15},
+                        "backbone": {"name": "conv4_stride", "adapt": "full", "batchnorm": "batch"},
+                        "method": {"name": "maml", "epochs": epochs, "test_epochs": test_epochs, "rate": rate},
+                        "hyperprior": hyperprior.model_dump(),
+                        "optimiser": {"steps": 60_000, "tasks": tasks},
+                        "validation": {"every": 500, "episodes": 300},
+                    },
+                )
+                word = kind or "published"
+                name = f"omniglot-maml-{ways}way-{shots}shot-{word}"
+                about = f"{train.title} ({word}) on Omniglot, {ways}-way {shots}-shot, by the common recipe of MAML"
+                yield Preset(name, about, train, None, TestSettings(episodes=3000))
+
+
 __all__ = [
+    "ABLATIONS",
     "KINDS",
+    "LEARNED_BY",
     "Configuration",
     "Kind",
     "Preset",
+    "ablation_settings",
     "find_preset",
     "hyperprior_settings",
     "method_settings",
