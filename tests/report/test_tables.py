@@ -84,6 +84,10 @@ def test_costs_are_relative_to_the_same_method_alone():
         assert column(details_table([BETTER, BASE | other]), "+param")[0].text == "–"
     stranger = BASE | {"method": "SIB", "run": "sib"}
     assert column(details_table([BETTER | {"paired_with": None}, stranger]), "+param")[0].text == "–"
+    assert column(details_table([BETTER | {"paired_with": "SIB (sib)"}, stranger]), "+param")[0].text == "–"
+    renamed = BETTER | {"method": "our best"}
+    assert column(details_table([renamed, BASE]), "+param")[0].text == "–"
+    assert column(details_table([renamed, BASE], {"plain": "mtl", "e3bm": "mtl"}), "+param")[0].text == "+1.00 %"
     seeds = [BASE | {"seed": seed, "seconds": 10.0 * (seed + 1)} for seed in range(3)]
     assert column(details_table([BETTER | {"seed": 1, "paired_with": None}, *seeds]), "+time")[0].text == "+5.0 %"
 

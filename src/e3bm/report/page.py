@@ -61,7 +61,8 @@ def _results(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
         "can be trusted (lower is better).</p>"
     )
     untested = [f"{run.name} has not been tested yet." for run in runs if run.kind == "train" and not run.results]
-    return f"{intervals}{results_table(rows).html()}{details_table(rows).html()}{_missing(untested)}"
+    details = details_table(rows, {run.name: run.family for run in runs if run.kind == "train"})
+    return f"{intervals}{results_table(rows).html()}{details.html()}{_missing(untested)}"
 
 
 def _section(section: Section) -> str:

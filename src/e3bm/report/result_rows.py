@@ -1,6 +1,7 @@
 """Reading result rows: the words for a protocol, its labels, and which row is whose baseline."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from e3bm.report.run_data import Record, finite
@@ -60,9 +61,9 @@ def batch_statistics(row: Record) -> bool:
     return stated if isinstance(stated, bool) else row.get("batchnorm") == "batch"
 
 
-def family_of(row: Record) -> str:
-    """The base method: what stands before the plus sign."""
-    return str(row.get("method", "")).split("+")[0].strip().lower()
+def family_of(row: Record, families: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The base method: what is known of the row's run, else what stands before the plus sign."""
+    return families.get(str(row.get("run"))) or str(row.get("method", "")).split("+")[0].strip().lower()
 
 
 def is_plain(row: Record) -> bool:
@@ -76,7 +77,9 @@ def names_of(row: Record) -> tuple[str, ...]:
     return str(row.get("run")), str(row.get("method")), f"{row.get('method')} ({row.get('run')})"
 
 
-def baseline_of(row: Record, rows: Sequence[Record]) -> Record | None:
+def baseline_of(
+    row: Record, rows: Sequence[Record], families: Mapping[str, str] = MappingProxyType({})
+) -> Record | None:
     """The same method alone, on the same episodes and backbone; the same seed if there is one."""
     if is_plain(row):
         return None
@@ -86,7 +89,7 @@ def baseline_of(row: Record, rows: Sequence[Record]) -> Record | None:
         if is_plain(other)
         and protocol_of(other) == protocol_of(row)
         and other.get("backbone") == row.get("backbone")
-        and (row.get("paired_with") in names_of(other) or family_of(other) == family_of(row))
+        and family_of(other, families) == family_of(row, families)
     ]
     named = [other for other in alike if row.get("paired_with") in names_of(other)]
     same_seed = [other for other in named or alike if other.get("seed") == row.get("seed")]

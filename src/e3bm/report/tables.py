@@ -1,7 +1,8 @@
 """The tables of a report and of the command line: results, their protocol and cost, and the runs behind them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from e3bm.report.result_rows import (
@@ -22,7 +23,7 @@ __all__ = ["Cell", "Table", "details_table", "results_table", "runs_table"]
 
 DETAILS = (
     "Method", "Run", "Backbone", "M", "Order", "Seed", "Commit",
-    "Parameters", "+param", "Test time", "+time", "Train time", "+train time",
+    "Parameters", "+param", "Test time", "+time", "Train time", "+train",
 )  # fmt: skip
 RUNS = (
     "Run", "Method", "Data", "Backbone", "M", "Order", "Steps", "Validation %", "Seed", "Commit", "Time"
@@ -31,7 +32,7 @@ STAR = "* the 95 % interval of the paired difference excludes zero."
 DAGGER = "† queries share batch statistics in BatchNorm: transductive in fact, whatever the setting says."
 UNLABELLED = "A result that is 'not stated' lacks the label that makes it comparable; test that run again."
 OTHER_EPISODES = "Rows with another hash answered other episodes and are not comparable one by one."
-TIMES = "+param and +time are against the method alone, on the same episodes; times are of the machine, not exact."
+TIMES = "+param, +time and +train are against the method alone; times are measured once and not exact."
 
 
 def results_table(rows: Sequence[Record]) -> Table:
@@ -69,11 +70,11 @@ def results_table(rows: Sequence[Record]) -> Table:
     return Table(tuple(columns), cells, caption, tuple(note for note, needed in notes if needed))
 
 
-def details_table(rows: Sequence[Record]) -> Table:
-    """What else an honest number carries, and what E3BM costs over its baseline."""
+def details_table(rows: Sequence[Record], families: Mapping[str, str] = MappingProxyType({})) -> Table:
+    """What else an honest number carries, and what E3BM costs over its baseline; ``families``: base method by run."""
     cells = []
     for row in rows:
-        baseline = baseline_of(row, rows) or {}
+        baseline = baseline_of(row, rows, families) or {}
         texts = [row.get(key) for key in ("method", "run", "backbone", "epochs", "order")]
         costs = [
             f"{row['parameters']:,}" if finite(row.get("parameters")) else NONE,
@@ -91,7 +92,7 @@ def details_table(rows: Sequence[Record]) -> Table:
                 *map(_number, costs),
             )
         )
-    compared = any(baseline_of(row, rows) for row in rows)
+    compared = any(baseline_of(row, rows, families) for row in rows)
     changed = any(str(row.get("commit", "")).endswith("+") for row in rows)
     notes = ((TIMES,) if compared else ()) + (("A commit with a + had changes beside it.",) if changed else ())
     return Table(DETAILS, tuple(cells), "", notes)
