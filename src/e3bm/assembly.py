@@ -42,9 +42,10 @@ def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -
 def load_backbone(backbone: Backbone, source: Path) -> None:
     """Weights from a run of `e3bm pretrain`, or from a weights file."""
     if source.is_dir():
-        weights = read_weights(Checkpoints(source).place("best") / "weights.safetensors")
         weights = {
-            name.removeprefix("backbone."): value for name, value in weights.items() if name.startswith("backbone.")
+            name.removeprefix("backbone."): value
+            for name, value in Checkpoints(source).weights("best").items()
+            if name.startswith("backbone.")
         }
     else:
         weights = read_weights(source)
@@ -80,7 +81,11 @@ def build_learner(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
     else:
         inner = scale_and_shift(backbone) if adapt == "scale_shift" else backbone
         batchnorm = settings.backbone.batchnorm
-        encoder = TaskEncoder(inner, "running" if batchnorm == "per_step" else batchnorm)
+        encoder = TaskEncoder(
+            inner,
+            "running" if batchnorm == "per_step" else batchnorm,
+            autocast=torch.bfloat16 if settings.machine.precision == "bfloat16" else None,
+        )
     parts = Parts(encoder, inner, backbone.feature_size, backbone.feature_positions)
     method = METHODS[settings.method.name].from_settings(settings, parts)
     hyperprior = build_hyperprior(settings.method, settings.hyperprior, settings.episode.ways, parts)

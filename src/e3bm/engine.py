@@ -1,6 +1,7 @@
 """One process or many: tasks are dealt out by number, gradients are summed, and every process holds the same model.
 
-Start many with ``torchrun``; without it everything here is the identity.
+Start many with ``torchrun``; without it everything here is the identity. Only gloo on CPU has been run; nccl and cuda
+are untested.
 """
 
 import os
@@ -11,7 +12,12 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed, nn
 
+from e3bm.episode import TaskBatch
+from e3bm.errors import SettingsError
 from e3bm.settings import MachineSettings
+
+# A dead process is noticed at once, by its closed connection; this bounds how long a living one may be busy alone.
+PATIENCE = timedelta(hours=6)
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,14 @@ class Engine:
         torch.set_num_threads(machine.threads)
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+        if (machine.device == "cuda" and not torch.cuda.is_available()) or (
+            machine.device == "mps" and not torch.backends.mps.is_available()
+        ):
+            raise SettingsError(f"This machine has no {machine.device} device; set machine.device to cpu.")
         device = torch.device(machine.device, local) if machine.device == "cuda" else torch.device(machine.device)
         if world > 1 and not distributed.is_initialized():
             backend = "nccl" if machine.device == "cuda" else "gloo"
-            distributed.init_process_group(backend, timeout=timedelta(minutes=10))
+            distributed.init_process_group(backend, timeout=PATIENCE)
         return cls(rank, world, device)
 
     @staticmethod
@@ -53,32 +63,51 @@ class Engine:
         """This process's share: every world-th task, starting at its rank."""
         return numbers[self.rank :: self.world]
 
+    def place(self, batch: TaskBatch) -> TaskBatch:
+        """Tasks on this process's device."""
+        if self.device.type == "cpu":
+            return batch
+        return TaskBatch(
+            batch.support.to(self.device),
+            batch.support_labels.to(self.device),
+            batch.query.to(self.device),
+            None if batch.query_labels is None else batch.query_labels.to(self.device),
+            batch.ways,
+            None if batch.support_mask is None else batch.support_mask.to(self.device),
+        )
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up all processes' gradients, in one message."""
-        if self.world == 1:
-            return
+        """Add up all processes' gradients, in one message; a parameter that nobody used has the gradient zero."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for parameter in trained:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        if self.world == 1:
+            return
         grads = [parameter.grad for parameter in trained if parameter.grad is not None]
         flat = torch.cat([grad.flatten() for grad in grads])
         distributed.all_reduce(flat)
         for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))
 
+    def share_buffers(self, module: nn.Module) -> None:
+        """The leader's buffers (running statistics), for all."""
+        if self.world > 1:
+            for buffer in module.buffers():
+                distributed.broadcast(buffer, 0)
+
     def gather(self, mine: Tensor, total: int, dim: int = 0) -> Tensor:
         """All processes' rows in the order of their numbers; ``mine`` holds this process's share of ``total``."""
         if self.world == 1:
             return mine
-        rows = mine.movedim(dim, 0).contiguous()
+        rows = mine.to(self.device).movedim(dim, 0).contiguous()
         most = -(-total // self.world)
         padded = rows.new_zeros(most, *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in range(self.world)]
         distributed.all_gather(parts, padded)
         # Row j of process r is number j * world + r.
-        return torch.stack(parts, 1).flatten(0, 1)[:total].movedim(0, dim)
+        return torch.stack(parts, 1).flatten(0, 1)[:total].movedim(0, dim).to(mine.device)
 
     def agree(self, value: int) -> int:
         """The leader's number, for all."""

@@ -174,9 +174,11 @@ class OptimiserSettings(Settings):
     tasks: int = Field(default=4, ge=1)
     """Tasks in a meta-batch, over all processes."""
     theta: float = Field(default=1e-3, ge=0)
-    """Learning rate of the initialiser (MAML: of the whole network; SIB: of its head and gradient network)."""
+    """Learning rate of the initialiser (MAML: of the whole network; SIB: of its head)."""
     encoder: float = Field(default=1e-4, ge=0)
     """Learning rate of scale, shift and BatchNorm, or of a fully trained backbone."""
+    gradient_net: float = Field(default=1e-3, ge=0)
+    """Learning rate of SIB's synthetic-gradient network."""
     psi_rate: float = Field(default=1e-3, ge=0)
     """Learning rate of the generator of alpha (of the joint generator, too)."""
     psi_weight: float = Field(default=1e-3, ge=0)
@@ -200,8 +202,10 @@ class OptimiserSettings(Settings):
 
 
 class ValidationSettings(Settings):
-    """How the best checkpoint is found: always on the validation classes."""
+    """How the best checkpoint is found."""
 
+    split: Split = "val"
+    """Classes on which the best is chosen: val, or train for data without validation classes; test is refused."""
     every: int = Field(default=250, ge=1)
     """Meta-steps between validations."""
     episodes: int = Field(default=200, ge=1)
@@ -212,9 +216,9 @@ class MachineSettings(Settings):
     """Where it runs; none of this changes what is computed, up to rounding."""
 
     device: Literal["cpu", "cuda", "mps"] = "cpu"
-    """cuda and mps are untested."""
+    """cuda (with nccl between processes) and mps are untested."""
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
-    """bfloat16 is autocast around the backbone, untested."""
+    """bfloat16 is autocast around a backbone that is trained (not in MAML); on cuda and mps it is untested."""
     threads: int = Field(default=1, ge=1)
     """Threads per process; for small tasks two processes beat two threads."""
 
@@ -246,6 +250,12 @@ class TrainSettings(Settings):
             raise ValueError("backbone.batchnorm 'per_step' exists for MAML only")
         if self.method.name == "sib" and self.backbone.adapt != "frozen":
             raise ValueError("SIB trains on frozen features; set backbone.adapt to frozen")
+        if self.backbone.adapt == "frozen" and self.backbone.batchnorm != "running":
+            raise ValueError("a frozen backbone has running statistics; set backbone.batchnorm to running")
+        if self.backbone.adapt == "frozen" and self.data.augment:
+            raise ValueError("features of a frozen backbone are computed once; set data.augment off or adapt it")
+        if self.method.name == "maml" and self.machine.precision == "bfloat16":
+            raise ValueError("MAML's second derivatives need float32 or float64; set machine.precision")
         if self.method.name == "maml" and self.backbone.adapt != "full":
             raise ValueError("MAML adapts the whole network; set backbone.adapt to full")
         return self
@@ -320,6 +330,12 @@ class TestSettings(Settings):
     """Which episodes; the same seed gives the same list for every model."""
     batch: int = Field(default=16, ge=1)
     """Tasks at a time; no influence on results."""
+    allow_seen: bool = False
+    """Test on another data set although some of its classes have the names of training classes; the result says so."""
+    device: Literal["cpu", "cuda", "mps"] | None = None
+    """Where the model runs; unset: where it was trained."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads per process; unset: as in training."""
 
 
 def read_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:

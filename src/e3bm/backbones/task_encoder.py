@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -10,11 +11,20 @@ from e3bm.backbones.encode import encode
 
 
 class TaskEncoder(nn.Module):
-    """Support and query are encoded in separate passes, every task with its own statistics where those are in use."""
+    """Support and query are encoded in separate passes, every task with its own statistics where those are in use.
 
-    def __init__(self, backbone: Backbone, batchnorm: Literal["batch", "running", "batch_then_running"]) -> None:
+    With ``autocast`` the network computes in that type where torch deems it safe; features keep the images' type.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        batchnorm: Literal["batch", "running", "batch_then_running"],
+        *,
+        autocast: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        self.backbone, self.batchnorm = backbone, batchnorm
+        self.backbone, self.batchnorm, self.autocast = backbone, batchnorm, autocast
         self.feature_size = backbone.feature_size
 
     def forward(
@@ -22,4 +32,7 @@ class TaskEncoder(nn.Module):
     ) -> Float[Tensor, "T N D"]:
         own = self.batchnorm == "batch" or (self.batchnorm == "batch_then_running" and self.training)
         update = own and self.training and self.batchnorm == "batch_then_running"
-        return encode(self.backbone, examples, "batch" if own else "running", update=update, mask=mask)
+        mode: Literal["batch", "running"] = "batch" if own else "running"
+        with torch.autocast(examples.device.type, self.autocast, enabled=self.autocast is not None):
+            features = encode(self.backbone, examples, mode, update=update, mask=mask)
+        return features.to(examples.dtype)

@@ -34,7 +34,7 @@ def guarded(work: Callable[[], int]) -> int:
         print(f"e3bm: {stop}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
-        print("e3bm: interrupted.", file=sys.stderr)
+        print("e3bm: interrupted; run the same command again to continue.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); nothing is left to say to them.
@@ -82,10 +82,14 @@ def print_json(value: Any) -> None:
 
 def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":
     """Bars on a terminal, lines elsewhere; only the leading process shows anything."""
-    leads = os.environ.get("RANK", "0") == "0"
-    if sys.stderr.isatty() and leads and not quiet:
+    if sys.stderr.isatty() and leads() and not quiet:
         return BarProgress()
-    return LineProgress(quiet or not leads)
+    return LineProgress(quiet or not leads())
+
+
+def leads() -> bool:
+    """Whether this process prints results: the only one, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def stage_callback(progress: "BarProgress | LineProgress") -> Callable[[Any], None]:

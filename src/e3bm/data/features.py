@@ -1,15 +1,18 @@
 """Features of a frozen backbone, computed once: tasks are then gathered from them at head speed."""
 
 import hashlib
+import io
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from e3bm.data.image_set import ImageSet
@@ -18,45 +21,74 @@ from e3bm.episode import EpisodeIndex, TaskBatch
 from e3bm.errors import DataError
 
 CHUNK = 256
+DIGEST_BYTES = 32
 
 
-def feature_key(weights: str, images: str, pipeline: str) -> str:
-    """The name under which features are kept: other weights, data or preprocessing have another."""
-    return hashlib.sha256(json.dumps([weights, images, pipeline]).encode()).hexdigest()[:32]
+def feature_key(network: str, images: str, pipeline: str, positions: Int64[np.ndarray, " N"]) -> str:
+    """The name under which features are kept: another network, data, preprocessing or choice of images has another."""
+    digest = hashlib.sha256(json.dumps([network, images, pipeline]).encode())
+    digest.update(positions.astype("<i8").tobytes())
+    return digest.hexdigest()[:32]
 
 
-def cached_features(
-    images: ImageSet,
-    positions: Sequence[int] | np.ndarray,
-    embed: Callable[[np.ndarray], Float[Tensor, "N D"]],
-    key: str,
-    folder: Path | None,
-    advance: Callable[[int, int], None] = lambda done, total: None,
-) -> Float[np.ndarray, "N D"]:
-    """Features of the images at these positions (others are zero rows never to be read), from the cache or computed.
+@dataclass(frozen=True)
+class FeatureCache:
+    """A folder of feature tables: NumPy files with their own sha256 as the last bytes."""
 
-    Without a folder nothing is kept.
-    """
-    chosen = np.unique(np.asarray(positions, dtype=np.int64))
-    name = hashlib.sha256(key.encode() + chosen.astype("<i8").tobytes()).hexdigest()[:32]
-    path = None if folder is None else folder / f"{name}.npy"
-    if path is not None and path.exists():
+    folder: Path
+
+    def read(self, key: str) -> Float32[np.ndarray, "N D"] | None:
+        """The features of that name; None if there are none, or none that are whole."""
         try:
-            stored = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError):
-            path.unlink(missing_ok=True)
-        else:
-            return _spread(stored, chosen, len(images))
+            content = self._path(key).read_bytes()
+            if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
+                return None
+            features: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        return features
+
+    def keep(self, key: str, features: Float32[np.ndarray, "N D"]) -> None:
+        """Store features; a cache that cannot be written costs time, not the run."""
+        path = self._path(key)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+        buffer = io.BytesIO()
+        np.save(buffer, features)
+        content = buffer.getvalue()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.write(hashlib.sha256(content).digest())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            pass
+        # What this writer could not finish, and what others were killed over.
+        for leftover in self.folder.glob(f"{path.name}.*.partial"):
+            with suppress(OSError):
+                leftover.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.npy"
+
+
+def embed_images(
+    images: ImageSet,
+    positions: Int64[np.ndarray, " N"],
+    embed: Callable[[np.ndarray], Float[Tensor, "n D"]],
+    advance: Callable[[int], None] = lambda done: None,
+) -> Float32[np.ndarray, "N D"]:
+    """The features of the images at these positions."""
     parts = []
-    for start in range(0, len(chosen), CHUNK):
-        parts.append(embed(images.gather(chosen[start : start + CHUNK])).to("cpu", torch.float32).numpy())
-        advance(min(start + CHUNK, len(chosen)), len(chosen))
+    for start in range(0, len(positions), CHUNK):
+        parts.append(embed(images.gather(positions[start : start + CHUNK])).to("cpu", torch.float32).numpy())
+        advance(min(start + CHUNK, len(positions)))
     features = np.concatenate(parts)
     if not np.isfinite(features).all():
         raise DataError("The backbone gives features that are not finite; its weights cannot be used.")
-    if path is not None:
-        _keep(path, features)
-    return _spread(features, chosen, len(images))
+    return features
 
 
 class FeatureTasks:
@@ -64,49 +96,42 @@ class FeatureTasks:
 
     prefetch = 0  # gathering rows is cheaper than handing them between threads
 
-    def __init__(self, features: Float[np.ndarray, "N D"], sampler: EpisodeSampler, dtype: torch.dtype) -> None:
-        self.features = torch.from_numpy(np.ascontiguousarray(features)).to(dtype)
+    def __init__(
+        self,
+        features: Float32[np.ndarray, "N D"],
+        positions: Int64[np.ndarray, " N"],
+        sampler: EpisodeSampler,
+        dtype: torch.dtype,
+    ) -> None:
+        """Row i of the features belongs to the image at ``positions[i]``."""
+        if len(features) != len(positions):
+            raise DataError(f"There are features of {len(features)} images, but {len(positions)} are asked for.")
+        self.features = torch.from_numpy(features).to(dtype)
+        self._row_of = torch.zeros(int(positions.max()) + 1, dtype=torch.long)
+        self._row_of[torch.from_numpy(positions)] = torch.arange(len(positions))
         self.sampler = sampler
 
     def load(self, numbers: Sequence[int]) -> TaskBatch:
-        """The tasks with these numbers."""
-        return _stack(self.sampler.batch(numbers), self.features)
+        """The tasks with these numbers; the support of tasks with fewer examples is padded and masked."""
+        episodes = self.sampler.batch(numbers)
+        longest = max(len(episode.support) for episode in episodes)
+        padded = any(len(episode.support) < longest for episode in episodes)
+        return TaskBatch(
+            self._rows([_filled(episode.support, longest) for episode in episodes]),
+            torch.tensor([_filled(episode.support_labels, longest) for episode in episodes]),
+            self._rows([episode.query for episode in episodes]),
+            torch.tensor([episode.query_labels for episode in episodes]),
+            episodes[0].ways,
+            _mask(episodes, longest) if padded else None,
+        )
+
+    def _rows(self, positions: Sequence[Sequence[int]]) -> Float[Tensor, "T N D"]:
+        return self.features[self._row_of[torch.tensor(positions)]]
 
 
-def _stack(episodes: Sequence[EpisodeIndex], features: Float[Tensor, "N D"]) -> TaskBatch:
-    """Episodes as one batch; the support of tasks with fewer examples is padded and masked."""
-    longest = max(len(episode.support) for episode in episodes)
-    padded = any(len(episode.support) < longest for episode in episodes)
-    fill = lambda values: list(values) + [values[0]] * (longest - len(values))
-    support = torch.tensor([fill(episode.support) for episode in episodes])
-    labels = torch.tensor([fill(episode.support_labels) for episode in episodes])
-    mask = torch.tensor([[i < len(episode.support) for i in range(longest)] for episode in episodes])
-    query = torch.tensor([episode.query for episode in episodes])
-    return TaskBatch(
-        features[support],
-        labels,
-        features[query],
-        torch.tensor([episode.query_labels for episode in episodes]),
-        episodes[0].ways,
-        mask if padded else None,
-    )
+def _filled(values: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return values + values[:1] * (length - len(values))
 
 
-def _spread(features: np.ndarray, chosen: np.ndarray, total: int) -> np.ndarray:
-    if len(chosen) == total:
-        return np.asarray(features)
-    table = np.zeros((total, features.shape[1]), np.float32)
-    table[chosen] = features
-    return table
-
-
-def _keep(path: Path, features: np.ndarray) -> None:
-    """A cache that cannot be written costs time, not the run."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, features)
-        os.replace(temporary, path)
-    except OSError:
-        return
+def _mask(episodes: Sequence[EpisodeIndex], longest: int) -> Tensor:
+    return torch.arange(longest) < torch.tensor([len(episode.support) for episode in episodes])[:, None]

@@ -69,45 +69,42 @@ def evaluate(
     was_training, started = learner.training, time.perf_counter()
     learner.eval()
     columns: list[Tensor] = []
-    reliability: Reliability | None = None
+    reliability, inner_epochs = Reliability.empty(), 0
     with torch.no_grad():
         for start in range(0, len(numbers), batch):
             part = tasks.load(numbers[start : start + batch])
-            trace: AdaptationTrace = learner(part, every_epoch=every_epoch, epochs=epochs)
+            trace: AdaptationTrace = learner(engine.place(part), every_epoch=every_epoch, epochs=epochs)
             assert part.query_labels is not None
-            seen = Reliability.of(trace.scores, part.query_labels)
-            reliability = seen if reliability is None else reliability + seen
-            columns.append(_columns(trace, part.query_labels))
-            advance(min(start + batch, len(numbers)) * engine.world)
+            scores = trace.scores.cpu()
+            reliability += Reliability.of(scores, part.query_labels)
+            columns.append(_columns(trace, scores, part.query_labels))
+            inner_epochs = trace.rates.shape[1]
+            advance(min((start + batch) * engine.world, episodes))
     learner.train(was_training)
-    rows = engine.gather(torch.cat(columns), episodes)
-    bins = (
-        torch.stack([reliability.confidence, reliability.correct, reliability.count])
-        if reliability
-        else torch.zeros(3, 1)
-    )
-    bins = engine.gather(bins.unsqueeze(0), engine.world).sum(0)
-    epoch_count = trace.rates.shape[1]
+    # A process without episodes does not know how many numbers the others have for each; the leader always does.
+    inner_epochs = engine.agree(inner_epochs)
+    mine = torch.cat(columns) if columns else torch.zeros(0, 2 + inner_epochs * (3 if every_epoch else 2)).double()
+    rows = engine.gather(mine, episodes)
     means = rows[:, 2:].mean(0)
     return Evaluation(
         accuracy=rows[:, 0],
         nll=rows[:, 1],
-        reliability=Reliability(*bins),
-        rates=means[:epoch_count],
-        weights=means[epoch_count : 2 * epoch_count],
-        epoch_accuracy=means[2 * epoch_count :] if every_epoch else None,
+        reliability=Reliability(*engine.gather(reliability.sums().unsqueeze(0), engine.world).sum(0)),
+        rates=means[:inner_epochs],
+        weights=means[inner_epochs : 2 * inner_epochs],
+        epoch_accuracy=means[2 * inner_epochs :] if every_epoch else None,
         seconds=time.perf_counter() - started,
     )
 
 
-def _columns(trace: AdaptationTrace, labels: Tensor) -> Float[Tensor, "T columns"]:
+def _columns(trace: AdaptationTrace, scores: Tensor, labels: Tensor) -> Float[Tensor, "T columns"]:
     parts = [
-        accuracies(trace.scores, labels).unsqueeze(1),
-        negative_log_likelihoods(trace.scores, labels).unsqueeze(1),
-        trace.rates.double(),
-        trace.weights.double(),
+        accuracies(scores, labels).unsqueeze(1),
+        negative_log_likelihoods(scores, labels).unsqueeze(1),
+        trace.rates.cpu().double(),
+        trace.weights.cpu().double(),
     ]
     if trace.epoch_scores is not None:
         spread = labels.unsqueeze(1).expand(-1, trace.epoch_scores.shape[1], -1)
-        parts.append(accuracies(trace.epoch_scores, spread))
-    return torch.cat([part.cpu() for part in parts], 1)
+        parts.append(accuracies(trace.epoch_scores.cpu(), spread))
+    return torch.cat(parts, 1)

@@ -39,6 +39,11 @@ class Reliability:
     count: Float[Tensor, " B"]
 
     @classmethod
+    def empty(cls) -> "Reliability":
+        """Of no predictions."""
+        return cls(*torch.zeros(3, BINS, dtype=torch.double))
+
+    @classmethod
     def of(cls, scores: Float[Tensor, "T Q W"], labels: Int[Tensor, "T Q"]) -> "Reliability":
         confidence, predicted = scores.double().softmax(-1).flatten(0, 1).max(-1)
         right = (predicted == labels.flatten()).double()
@@ -48,6 +53,10 @@ class Reliability:
 
     def __add__(self, other: "Reliability") -> "Reliability":
         return Reliability(self.confidence + other.confidence, self.correct + other.correct, self.count + other.count)
+
+    def sums(self) -> Float[Tensor, "3 B"]:
+        """Confidence, correct and count, one below the other."""
+        return torch.stack([self.confidence, self.correct, self.count])
 
     def expected_calibration_error(self) -> float:
         """Mean gap between confidence and accuracy, weighted by how often a bin is used, in percent."""

@@ -3,9 +3,10 @@
 A crash at any moment leaves the previous checkpoint whole: a new one becomes visible only by the pointer's rename.
 """
 
+import hashlib
 import io
+import secrets
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +16,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from e3bm.errors import CheckpointError
-from e3bm.tracking.files import read_json, storage_errors, write_bytes, write_json
+from e3bm.tracking.files import read_json, storage_errors, sweep_leftovers, write_bytes, write_json
 
 Which = Literal["last", "best"]
+WEIGHTS, STATE = "weights.safetensors", "state.pt"
 
 
 class Checkpoints:
@@ -28,41 +30,60 @@ class Checkpoints:
 
     def save(self, module: nn.Module, state: dict[str, Any], *, best: bool) -> None:
         """Make this the last checkpoint and, if so told, the best; drop those that are neither any more."""
+        step = state["step"]
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep()
             # Steps repeat when a run is continued: a fresh name never touches a folder that a pointer names.
-            place = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"step-{state['step']:08d}-"))
+            place = self.folder / f"step-{step:08d}-{secrets.token_hex(4)}"
+            place.mkdir()
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        content = {WEIGHTS: safetensors.torch.save(_weights(module)), STATE: buffer.getvalue()}
         try:
-            write_bytes(place / "weights.safetensors", safetensors.torch.save(_weights(module)))
-            buffer = io.BytesIO()
-            torch.save(state, buffer)
-            write_bytes(place / "state.pt", buffer.getvalue())
-            write_json(self.folder / "last.json", {"folder": place.name, "step": state["step"]})
+            for name, part in content.items():
+                write_bytes(place / name, part)
+            digests = {name: hashlib.sha256(part).hexdigest() for name, part in content.items()}
+            pointer = {"folder": place.name, "step": step, "sha256": digests}
+            # The best first: killed between the two, a run repeats its last steps and finds the same best again.
             if best:
-                write_json(self.folder / "best.json", {"folder": place.name, "step": state["step"]})
+                write_json(self.folder / "best.json", pointer)
+            write_json(self.folder / "last.json", pointer)
         except CheckpointError:
-            if self._pointed("last") != place.name:
-                shutil.rmtree(place, ignore_errors=True)
+            self._sweep()
             raise
         self._sweep()
 
     def has(self, which: Which) -> bool:
         return (self.folder / f"{which}.json").exists()
 
+    def resume(self, module: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[int, float]:
+        """Go back to the last checkpoint: its step and the best validation up to it; without one, to the start."""
+        if not self.has("last"):
+            return 0, float("-inf")
+        self.load_weights(module, "last")
+        state = self.state("last")
+        try:
+            optimiser.load_state_dict(state["optimiser"])
+            return int(state["step"]), float(state["best"])
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{self.place('last') / STATE} does not fit this run: {error}.") from error
+
+    def weights(self, which: Which) -> dict[str, Tensor]:
+        """The tensors of a checkpoint."""
+        return read_weights(self._whole(which, WEIGHTS))
+
     def load_weights(self, module: nn.Module, which: Which) -> None:
         """Put a checkpoint's weights into a module of the same shape."""
-        weights = read_weights(self.place(which) / "weights.safetensors")
-        missing, unexpected = module.load_state_dict(weights, strict=False)
-        if missing or unexpected:
-            raise CheckpointError(
-                f"The weights in {self.folder} do not fit the model: "
-                f"missing {list(missing)[:3]}, unexpected {list(unexpected)[:3]}."
-            )
+        try:
+            module.load_state_dict(self.weights(which))
+        except RuntimeError as error:
+            first = str(error).strip().splitlines()[-1].strip()
+            raise CheckpointError(f"The weights in {self.place(which)} do not fit the model: {first}") from None
 
     def state(self, which: Which) -> dict[str, Any]:
         """Counters and optimiser state of a checkpoint."""
-        path = self.place(which) / "state.pt"
+        path = self._whole(which, STATE)
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
         except Exception as error:
@@ -73,17 +94,36 @@ class Checkpoints:
         """The folder that a pointer names."""
         if not self.has(which):
             raise CheckpointError(f"There is no {which} checkpoint in {self.folder}; train the run first.")
-        return self.folder / str(self._pointed(which))
+        return self.folder / str(self._pointer(which)["folder"])
 
-    def _pointed(self, which: Which) -> str | None:
-        return str(read_json(self.folder / f"{which}.json")["folder"]) if self.has(which) else None
+    def _pointer(self, which: Which) -> dict[str, Any]:
+        path = self.folder / f"{which}.json"
+        pointer = read_json(path)
+        if not isinstance(pointer, dict) or not isinstance(pointer.get("folder"), str):
+            raise CheckpointError(f"{path} is damaged: it names no folder.")
+        return pointer
+
+    def _whole(self, which: Which, name: str) -> Path:
+        """A file of a checkpoint, after its content was compared with what was saved."""
+        path = self.place(which) / name
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from None
+        if self._pointer(which).get("sha256", {}).get(name, found) != found:
+            raise CheckpointError(f"{path} is damaged: its content is not what was saved. {_REMEDY}")
+        return path
 
     def _sweep(self) -> None:
         """Remove checkpoints that no pointer names: superseded ones, and leftovers of a crash."""
-        kept = {self._pointed("last"), self._pointed("best")}
+        kept = {self._pointer(which)["folder"] for which in ("last", "best") if self.has(which)}
         for place in self.folder.glob("step-*"):
             if place.name not in kept:
                 shutil.rmtree(place, ignore_errors=True)
+        sweep_leftovers(self.folder)
+
+
+_REMEDY = "Restore it from a copy, or start again in another --run folder."
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

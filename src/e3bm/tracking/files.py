@@ -2,13 +2,16 @@
 
 import json
 import os
-import tempfile
+import secrets
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from e3bm.errors import CheckpointError
+
+LEFTOVERS = ".*.partial"
 
 
 @contextmanager
@@ -27,15 +30,16 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write beside, flush to disk, then rename over."""
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
 
 
@@ -47,8 +51,41 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """What a JSON file holds; a damaged one is named."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}.") from None
+
+
+def sweep_leftovers(folder: Path) -> None:
+    """Remove what writers left that were killed before their rename."""
+    for leftover in folder.glob(LEFTOVERS):
+        with suppress(OSError):
+            leftover.unlink()
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep a folder to this process: two trainings in one folder would tear each other's checkpoints apart."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with storage_errors(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"Another process is training in {folder}; wait for it to end, or choose another --run folder."
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,6 +1,6 @@
 """The run folder: everything a run was, did and found, in files that anyone can read.
 
-config.json        settings: {"kind": "train" | "pretrain", "settings": {...}}
+config.json        {"kind": "train" | "pretrain", "settings": {...}, "inputs": {name of what was read: its sha256}}
 environment.json   versions, machine, commit
 metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
 schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
@@ -10,66 +10,108 @@ test_log.jsonl     every time the test split was opened
 """
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from e3bm.errors import CheckpointError
-from e3bm.settings import Settings
+from e3bm.settings import Settings, read_settings
 from e3bm.tracking.environment import describe_environment
-from e3bm.tracking.files import read_json, storage_errors, write_bytes, write_json
+from e3bm.tracking.files import read_json, storage_errors, sweep_leftovers, write_bytes, write_json
+
+Mirror = Callable[[str, Mapping[str, Any]], None]
 
 
 class RunFolder:
     """Reads and writes one run's files."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, mirrors: Sequence[Mirror] = ()) -> None:
+        """Every line that is appended is shown to the mirrors, too."""
+        self.path, self.mirrors = Path(path), mirrors
 
     @property
     def exists(self) -> bool:
         return (self.path / "config.json").exists()
 
-    def create(self, kind: str, settings: Settings) -> None:
-        """Start a run here, or make sure that the one that is here has the same settings."""
-        wanted = {"kind": kind, "settings": settings.model_dump(mode="json")}
-        if self.exists:
-            differences = _differences(self.config(), wanted)
-            if differences:
-                raise CheckpointError(
-                    f"{self.path} holds a run with other settings: {'; '.join(differences)}. "
-                    "Give the same settings to continue it, or another --run folder."
-                )
-            return
-        if self.path.exists() and any(self.path.iterdir()):
-            raise CheckpointError(f"{self.path} is not empty and holds no run; give another --run folder.")
-        write_json(self.path / "environment.json", describe_environment())
-        write_json(self.path / "config.json", wanted)
+    def check(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+        """Refuse a folder that holds a run with other settings or inputs, or something that is not a run."""
+        with storage_errors(self.path):
+            if self.exists:
+                self._check_same(kind, settings, inputs)
+            elif self.path.exists():
+                foreign = [entry.name for entry in self.path.iterdir() if not _is_beginning(entry.name)]
+                if foreign:
+                    raise CheckpointError(
+                        f"{self.path} is not empty (it has {min(foreign)}) and holds no run; give another --run folder."
+                    )
+
+    def create(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+        """Start a run here, or make sure that the one that is here is the same, down to what it reads."""
+        self.check(kind, settings, inputs)
+        if not self.exists:
+            write_json(self.path / "environment.json", describe_environment())
+            # Last: where this file is, there is a run.
+            wanted = {"kind": kind, "settings": settings.model_dump(mode="json"), "inputs": dict(inputs)}
+            write_json(self.path / "config.json", wanted)
+        sweep_leftovers(self.path)
 
     def config(self) -> dict[str, Any]:
-        """Kind and settings of the run."""
+        """Kind, settings and inputs of the run."""
         if not self.exists:
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it.")
-        config: dict[str, Any] = read_json(self.path / "config.json")
+        config = read_json(self.path / "config.json")
+        if not isinstance(config, dict) or not {"kind", "settings"} <= config.keys():
+            raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
         return config
+
+    def _check_same(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+        old = self.config()
+        if old["kind"] != kind:
+            raise CheckpointError(
+                f"{self.path} holds a {old['kind']} run, not a {kind} run; give another --run folder."
+            )
+        # Read as settings first: what the older file does not have yet has its default.
+        before = read_settings(type(settings), old["settings"]).model_dump(mode="json")
+        found = _differences(before, settings.model_dump(mode="json"))
+        if found:
+            raise CheckpointError(
+                f"{self.path} holds a run with other settings: {'; '.join(found)}. "
+                "Give the same settings to continue it, or another --run folder."
+            )
+        self.check_inputs(inputs)
+
+    def check_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Refuse to go on with other data or another backbone under the name that the run had them by."""
+        known = self.config().get("inputs", {})
+        changed = [name for name, digest in inputs.items() if known.get(name, digest) != digest]
+        if changed:
+            raise CheckpointError(
+                f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; "
+                "bring the old one back, or train again in another --run folder."
+            )
 
     def append(self, name: str, record: dict[str, Any]) -> None:
         """One more line in metrics, schedules or test_log."""
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / f"{name}.jsonl").open("a") as file:
-                file.write(json.dumps(record) + "\n")
+            with (self.path / f"{name}.jsonl").open("ab+") as file:
+                # A line that was cut short stays alone on its line.
+                if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
+                    file.write(b"\n")
+                file.write(json.dumps(record).encode() + b"\n")
+        for mirror in self.mirrors:
+            mirror(name, record)
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """The records of metrics, schedules or test_log; a last line cut short by a crash is passed over."""
+        """The records of metrics, schedules or test_log; lines cut short by a crash are passed over."""
         path = self.path / f"{name}.jsonl"
         if not path.exists():
             return
         for line in path.read_text().splitlines():
-            try:
+            with suppress(ValueError):
                 yield json.loads(line)
-            except ValueError:
-                return
 
     def rewind(self, step: int) -> None:
         """Drop what was logged after a checkpoint: those steps are taken again."""
@@ -90,6 +132,11 @@ class RunFolder:
         write_json(self.path / "results.json", [*kept, row])
 
 
+def _is_beginning(name: str) -> bool:
+    """Whether a file may be what a run left that was killed before it had its config.json."""
+    return name == "environment.json" or (name.startswith(".") and name.endswith(".partial"))
+
+
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     found = []
     for key in sorted(old.keys() | new.keys()):
@@ -97,5 +144,5 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
         if isinstance(before, dict) and isinstance(after, dict):
             found += _differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            found.append(f"{prefix}{key} was {before!r}, now {after!r}".removeprefix("settings."))
+            found.append(f"{prefix}{key} was {before!r}, now {after!r}")
     return found

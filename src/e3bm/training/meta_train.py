@@ -3,6 +3,7 @@
 import time
 
 import torch
+from torch import Tensor
 
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
 from e3bm.core.learner import MetaLearner
@@ -12,13 +13,13 @@ from e3bm.data.prefetch import prefetched
 from e3bm.engine import Engine
 from e3bm.episode import TaskBatch
 from e3bm.evaluation.evaluate import TaskSource, evaluate
-from e3bm.evaluation.metrics import accuracies
-from e3bm.interruption import Interrupted, stop_politely
+from e3bm.evaluation.metrics import accuracies, negative_log_likelihoods
+from e3bm.interruption import stop_politely
 from e3bm.settings import TrainSettings
-from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.tracking.progress import Progress
 from e3bm.tracking.run_folder import RunFolder
-from e3bm.training.optimisers import build_optimiser, clip_gradients, schedule_factor
+from e3bm.training.continuation import Continuation
+from e3bm.training.optimisers import build_optimiser, check_gradients, clip_gradients, schedule_factor
 
 LOG_EVERY = 10
 
@@ -33,58 +34,41 @@ def meta_train(
     progress: Progress,
 ) -> None:
     """Train until the last step, from wherever the run folder stands; best on the validation classes is kept."""
-    optimiser = build_optimiser(learner, settings.optimiser)
-    checkpoints = Checkpoints(run.path)
-    step, best = 0, float("-inf")
-    if checkpoints.has("last"):
-        checkpoints.load_weights(learner, "last")
-        state = checkpoints.state("last")
-        optimiser.load_state_dict(state["optimiser"])
-        step, best = state["step"], state["best"]
-    if engine.leads:
-        run.rewind(step)
     total = settings.optimiser.steps
-    progress.begin(f"meta-train {settings.title}", total, step)
-
-    def save(is_best: bool) -> None:
-        if engine.leads:
-            state = {"step": step, "best": best, "optimiser": optimiser.state_dict()}
-            checkpoints.save(learner, state, best=is_best)
-        engine.wait()
-
-    learner.train()
-    shares = (engine.mine(_numbers(settings, number)) for number in range(step, total))
+    optimiser = build_optimiser(learner, settings.optimiser)
+    place = Continuation(learner, optimiser, run, engine, total)
+    progress.begin(f"meta-train {settings.title}", total, place.step)
+    shares = (engine.mine(_numbers(settings, number)) for number in range(place.step, total))
     batches = prefetched((tasks.load(share) if share else None for share in shares), tasks.prefetch)
+    learner.train()
     with stop_politely() as wish:
-        while step < total:
+        while place.step < total:
             started = time.perf_counter()
-            trace, losses = meta_step(learner, next(batches), optimiser, settings, step, engine)
-            step += 1
+            schedules, (loss, accuracy) = meta_step(learner, next(batches), optimiser, settings, place.step, engine)
+            step = place.advance()
             seconds = time.perf_counter() - started
-            numbers = {"loss": losses[0], "accuracy": losses[1], "tasks_per_second": settings.optimiser.tasks / seconds}
+            numbers = {"loss": loss, "accuracy": accuracy, "tasks_per_second": settings.optimiser.tasks / seconds}
             progress.advance(step, **numbers)
-            if step % LOG_EVERY == 0 or step == total:
-                _log(run, engine, learner, trace, settings, step, numbers | {"seconds": seconds})
-            is_best = False
-            if step % settings.validation.every == 0 or step == total:
+            if engine.leads and (step % LOG_EVERY == 0 or step == total):
+                run.append("metrics", {"step": step, "split": "train", **numbers, "seconds": seconds})
+                run.append("schedules", {"step": step, **_schedules(learner, schedules)})
+            validated = step % settings.validation.every == 0 or step == total
+            if validated:
                 found = evaluate(
                     learner, validation, settings.validation.episodes, engine=engine, epochs=settings.method.test_epochs
                 )
                 summary = found.summary()
-                is_best = summary["accuracy"] > best
-                best = max(best, summary["accuracy"])
+                best = place.judge(summary["accuracy"])
                 if engine.leads:
                     line = {"accuracy": summary["accuracy"], "ci": summary["ci"], "loss": summary["nll"]}
                     run.append(
-                        "metrics", {"step": step, "split": "val", **line, "best": is_best, "seconds": found.seconds}
+                        "metrics", {"step": step, "split": "val", **line, "best": best, "seconds": found.seconds}
                     )
                 progress.advance(step, validation=summary["accuracy"])
-            if is_best or step % settings.checkpoint_every == 0 or step == total:
-                save(is_best)
-            if engine.any(wish.stop) and step < total:
-                save(False)
-                progress.end()
-                raise Interrupted(f"Stopped after step {step} of {total}; run the same command again to continue.")
+            if validated or step % settings.checkpoint_every == 0:
+                place.save()
+            if engine.any(wish.stop):
+                place.stop(progress)
     progress.end()
 
 
@@ -95,25 +79,31 @@ def meta_step(
     settings: TrainSettings,
     step: int,
     engine: Engine,
-) -> tuple[AdaptationTrace | None, tuple[float, float]]:
-    """One meta-batch, of which this process holds its share: the same update whatever the number of processes."""
-    count, held = settings.optimiser.tasks, 0 if batch is None else len(batch)
+) -> tuple[Tensor, tuple[float, float]]:
+    """One meta-batch, of which this process holds its share: the same update whatever the number of processes.
+
+    Gives the mean rates and weights [2, M], and the mean loss and accuracy.
+    """
+    count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), settings.method.epochs
     # Anything random inside the model is a function of the step alone, so that a resumed run repeats it.
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
-    trace, figures = None, torch.zeros(0, 2, dtype=torch.double)
+    figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
     if batch is not None:
+        batch = engine.place(batch)
         trace = learner(batch)
-        figures = _backward(learner, trace, batch, settings, held / count)
+        _backward(learner, trace, batch, settings, held / count)
+        figures = _figures(trace, batch)
     engine.sum_gradients(learner.parameters())
+    check_gradients(optimiser, step)
     clip_gradients(optimiser, settings.optimiser)
     factor = schedule_factor(settings.optimiser, step)
     for group in optimiser.param_groups:
         group["lr"] = group["base_lr"] * factor
     optimiser.step()
     _commit_batchnorm(learner, engine, held, count)
-    loss, accuracy = engine.gather(figures, count).mean(0).tolist()
-    return trace, (loss, accuracy)
+    means = engine.gather(figures, count).mean(0)
+    return means[2:].view(2, epochs), (float(means[0]), float(means[1]))
 
 
 def _numbers(settings: TrainSettings, step: int) -> range:
@@ -123,54 +113,40 @@ def _numbers(settings: TrainSettings, step: int) -> range:
 
 def _backward(
     learner: MetaLearner, trace: AdaptationTrace, batch: TaskBatch, settings: TrainSettings, share: float
-) -> torch.Tensor:
+) -> None:
     assert batch.query_labels is not None
     loss = meta_loss(trace.scores, batch.query_labels)
     if settings.hyperprior.kl:
         loss = loss + settings.hyperprior.kl * kl_to_base(trace, learner.hyperprior)
     (share * loss).backward()
-    with torch.no_grad():
-        each = torch.nn.functional.cross_entropy(
-            trace.scores.transpose(1, 2), batch.query_labels, reduction="none"
-        ).mean(1)
-        return torch.stack([each.double(), accuracies(trace.scores, batch.query_labels)], 1).cpu()
+
+
+@torch.no_grad()
+def _figures(trace: AdaptationTrace, batch: TaskBatch) -> Tensor:
+    """Per task: loss, accuracy, rates, weights."""
+    assert batch.query_labels is not None
+    scores, labels = trace.scores.cpu(), batch.query_labels.cpu()
+    each = torch.stack([negative_log_likelihoods(scores, labels), accuracies(scores, labels)], 1)
+    return torch.cat([each, trace.rates.cpu().double(), trace.weights.cpu().double()], 1)
+
+
+def _schedules(learner: MetaLearner, means: Tensor) -> dict[str, list[float]]:
+    rates, weights = means.tolist()
+    hyperprior, epochs = learner.hyperprior, len(rates)
+    return {
+        "rates": rates,
+        "weights": weights,
+        "base_rates": hyperprior.rate.base(epochs).tolist(),
+        "base_weights": hyperprior.weight.base(epochs).tolist(),
+    }
 
 
 def _commit_batchnorm(learner: MetaLearner, engine: Engine, mine: int, total: int) -> None:
     """Move running statistics by every task's, in task order, the same on all processes."""
-    layers = pop_statistics(learner)
     gathered = []
-    for calls in layers:
-        parts = len(calls) // max(mine, 1)
-        parts = engine.agree(parts)
-        if not parts:
-            gathered.append(calls)
-            continue
+    for calls in pop_statistics(learner):
+        # Support and query passes of a task are calls of their own; a process without tasks asks the leader.
+        parts = engine.agree(len(calls) // max(mine, 1))
         by_task = calls.view(parts, mine, *calls.shape[1:])
-        gathered.append(engine.gather(by_task, total, dim=1).flatten(0, 1))
+        gathered.append(engine.gather(by_task, total, dim=1).flatten(0, 1) if parts else calls)
     commit_statistics(learner, gathered)
-
-
-def _log(
-    run: RunFolder,
-    engine: Engine,
-    learner: MetaLearner,
-    trace: AdaptationTrace | None,
-    settings: TrainSettings,
-    step: int,
-    numbers: dict[str, float],
-) -> None:
-    if not engine.leads or trace is None:
-        return
-    run.append("metrics", {"step": step, "split": "train", **numbers})
-    hyperprior, epochs = learner.hyperprior, settings.method.epochs
-    run.append(
-        "schedules",
-        {
-            "step": step,
-            "rates": trace.rates.detach().mean(0).tolist(),
-            "weights": trace.weights.detach().mean(0).tolist(),
-            "base_rates": hyperprior.rate.base(epochs).tolist(),
-            "base_weights": hyperprior.weight.base(epochs).tolist(),
-        },
-    )

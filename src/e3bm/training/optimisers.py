@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from e3bm.core.learner import MetaLearner
+from e3bm.errors import DivergenceError
 from e3bm.settings import OptimiserSettings
 
 
@@ -14,15 +15,17 @@ def parameter_groups(learner: MetaLearner, settings: OptimiserSettings) -> list[
     rates = {
         "theta": settings.theta,
         "encoder": settings.encoder,
+        "gradient_net": settings.gradient_net,
         "psi_rate": settings.psi_rate,
         "psi_weight": settings.psi_weight,
         "base_rate": settings.base_rate,
         "base_weight": settings.base_weight,
     }
+    generators = _generators(learner)
     kinds: dict[str, list[nn.Parameter]] = {kind: [] for kind in rates}
     for name, parameter in learner.named_parameters():
         if parameter.requires_grad:
-            kinds[_kind(name)].append(parameter)
+            kinds[_kind(name, generators)].append(parameter)
     return [
         {"params": kinds[kind], "lr": rate, "base_lr": rate, "kind": kind}
         for kind, rate in rates.items()
@@ -30,16 +33,24 @@ def parameter_groups(learner: MetaLearner, settings: OptimiserSettings) -> list[
     ]
 
 
-def _kind(name: str) -> str:
-    if name.startswith("method.encoder."):
-        return "encoder"
-    if name.startswith("hyperprior.rate."):
-        return "base_rate"
-    if name.startswith("hyperprior.weight."):
-        return "base_weight"
+def _generators(learner: MetaLearner) -> list[str]:
+    """Which of alpha and v are generated, in the order in which generators list their parameters."""
+    schedules = {"psi_rate": learner.hyperprior.rate, "psi_weight": learner.hyperprior.weight}
+    return [kind for kind, schedule in schedules.items() if schedule.generated]
+
+
+def _kind(name: str, generators: list[str]) -> str:
     if name.startswith("hyperprior.generator."):
-        # Parameters of separate generators are lists: entry 0 is alpha's, entry 1 is v's.
-        return "psi_weight" if name.endswith(".1") else "psi_rate"
+        # Entry i of a parameter list belongs to generator i; a joint generator has one entry and counts as alpha's.
+        return generators[int(name.rpartition(".")[2])]
+    for start, kind in (
+        ("method.encoder.", "encoder"),
+        ("method.gradient_net.", "gradient_net"),
+        ("hyperprior.rate.", "base_rate"),
+        ("hyperprior.weight.", "base_weight"),
+    ):
+        if name.startswith(start):
+            return kind
     return "theta"
 
 
@@ -58,6 +69,16 @@ def schedule_factor(settings: OptimiserSettings, step: int) -> float:
     if settings.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / settings.steps))
     return 1.0
+
+
+def check_gradients(optimiser: torch.optim.Optimizer, step: int) -> None:
+    """Stop before a step that would spoil the weights, so that the last checkpoint stays good."""
+    grads = [each.grad for group in optimiser.param_groups for each in group["params"] if each.grad is not None]
+    if not bool(torch.isfinite(nn.utils.get_total_norm(grads))):
+        raise DivergenceError(
+            f"The gradient of step {step + 1} is not finite; the last checkpoint is good. "
+            "Lower the learning rates, or clip gradients."
+        )
 
 
 def clip_gradients(optimiser: torch.optim.Optimizer, settings: OptimiserSettings) -> None:

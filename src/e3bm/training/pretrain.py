@@ -14,11 +14,12 @@ from e3bm.backbones import Backbone
 from e3bm.data.classification import ClassificationBatches, LabelledBatch
 from e3bm.data.prefetch import prefetched
 from e3bm.engine import Engine
-from e3bm.interruption import Interrupted, stop_politely
+from e3bm.interruption import stop_politely
 from e3bm.settings import PretrainSettings
-from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.tracking.progress import Progress
 from e3bm.tracking.run_folder import RunFolder
+from e3bm.training.continuation import Continuation
+from e3bm.training.optimisers import check_gradients
 
 LOG_EVERY = 10
 PREFETCH = 2
@@ -72,69 +73,42 @@ def pretrain(
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain}]
-    optimiser = torch.optim.SGD(
-        groups,
-        lr=settings.rate,
-        momentum=0.9,
-        nesterov=True,
-    )
-    checkpoints = Checkpoints(run.path)
+    optimiser = torch.optim.SGD(groups, lr=settings.rate, momentum=0.9, nesterov=True)
     per_epoch = len(batches)
-    total, step, best = settings.epochs * per_epoch, 0, float("-inf")
-    if checkpoints.has("last"):
-        checkpoints.load_weights(model, "last")
-        state = checkpoints.state("last")
-        optimiser.load_state_dict(state["optimiser"])
-        step, best = state["step"], state["best"]
-    if engine.leads:
-        run.rewind(step)
-    progress.begin(f"pretrain {settings.backbone.name}", total, step)
-
-    def save(is_best: bool) -> None:
-        if engine.leads:
-            state = {"step": step, "best": best, "optimiser": optimiser.state_dict()}
-            checkpoints.save(model, state, best=is_best)
-        engine.wait()
-
+    total = settings.epochs * per_epoch
+    place = Continuation(model, optimiser, run, engine, total)
+    progress.begin(f"pretrain {settings.backbone.name}", total, place.step)
+    ahead = prefetched((batches.batch(*divmod(number, per_epoch)) for number in range(place.step, total)), PREFETCH)
     model.train()
-    ahead = prefetched((batches.batch(*divmod(number, per_epoch)) for number in range(step, total)), PREFETCH)
     with stop_politely() as wish:
-        while step < total:
+        while place.step < total:
             started = time.perf_counter()
-            epoch = step // per_epoch
-            torch.manual_seed(settings.seed * 1_000_003 + step)
+            epoch = place.step // per_epoch
+            torch.manual_seed(settings.seed * 1_000_003 + place.step)
             for group in optimiser.param_groups:
-                group["lr"] = rate_at(settings, step, per_epoch)
-            loss, accuracy = _step(model, next(ahead), optimiser, settings, engine)
-            step += 1
+                group["lr"] = rate_at(settings, place.step, per_epoch)
+            loss, accuracy = _step(model, next(ahead), optimiser, settings, place.step, engine)
+            step = place.advance()
             seconds = time.perf_counter() - started
             numbers = {"loss": loss, "accuracy": accuracy, "images_per_second": settings.batch / seconds}
             progress.advance(step, **numbers)
             if engine.leads and (step % LOG_EVERY == 0 or step == total):
                 run.append("metrics", {"step": step, "epoch": epoch, "split": "train", **numbers, "seconds": seconds})
-            is_best = False
-            ended_epoch = step // per_epoch if step % per_epoch == 0 else 0
-            if step == total or (ended_epoch and ended_epoch % settings.validation.every == 0):
+            epochs_done, rest = divmod(step, per_epoch)
+            validated = step == total or (rest == 0 and epochs_done % settings.validation.every == 0)
+            if validated:
+                started = time.perf_counter()
                 found, interval = validate(model.backbone)
                 model.train()
-                is_best, best = found > best, max(best, found)
-                line = {
-                    "step": step,
-                    "epoch": epoch,
-                    "split": "val",
-                    "accuracy": found,
-                    "ci": interval,
-                    "best": is_best,
-                }
+                best, seconds = place.judge(found), time.perf_counter() - started
                 if engine.leads:
-                    run.append("metrics", line)
+                    line = {"step": step, "epoch": epoch, "split": "val", "accuracy": found, "ci": interval}
+                    run.append("metrics", {**line, "best": best, "seconds": seconds})
                 progress.advance(step, validation=found)
-            if is_best or step % settings.checkpoint_every == 0 or step == total:
-                save(is_best)
-            if engine.any(wish.stop) and step < total:
-                save(False)
-                progress.end()
-                raise Interrupted(f"Stopped after step {step} of {total}; run the same command again to continue.")
+            if validated or step % settings.checkpoint_every == 0:
+                place.save()
+            if engine.any(wish.stop):
+                place.stop(progress)
     progress.end()
 
 
@@ -143,14 +117,22 @@ def _step(
     batch: LabelledBatch,
     optimiser: torch.optim.Optimizer,
     settings: PretrainSettings,
+    step: int,
     engine: Engine,
 ) -> tuple[float, float]:
-    """One step on this process's rows of a batch; BatchNorm statistics are those of its own rows."""
+    """One step on this process's rows of a batch; they are normalised by themselves, the leader's statistics stay."""
+    images, labels = batch.images.to(engine.device), batch.labels.to(engine.device)
     optimiser.zero_grad(set_to_none=True)
-    scores = model(batch.images)
-    loss = functional.cross_entropy(scores, batch.labels, label_smoothing=settings.label_smoothing)
+    with torch.autocast(engine.device.type, torch.bfloat16, enabled=settings.machine.precision == "bfloat16"):
+        scores = model(images)
+    scores = scores if scores.dtype == torch.double else scores.float()
+    loss = functional.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
     (loss / engine.world).backward()
     engine.sum_gradients(model.parameters())
+    check_gradients(optimiser, step)
     optimiser.step()
-    accuracy = 100.0 * float((scores.argmax(1) == batch.labels).double().mean())
-    return float(loss.detach()), accuracy
+    engine.share_buffers(model)
+    right = (scores.argmax(1) == labels).float().mean()
+    figures = torch.stack([loss.detach().float(), 100.0 * right]).unsqueeze(0)
+    mean_loss, accuracy = engine.gather(figures, engine.world).mean(0).tolist()
+    return mean_loss, accuracy

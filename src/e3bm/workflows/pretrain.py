@@ -4,31 +4,34 @@ from pathlib import Path
 
 import torch
 
-from e3bm.assembly import build_backbone
+from e3bm.assembly import DTYPES, build_backbone
 from e3bm.backbones import Backbone
 from e3bm.data.classification import ClassificationBatches
 from e3bm.engine import Engine
 from e3bm.evaluation.evaluate import evaluate
+from e3bm.evaluation.protocol import check_selection, check_splits
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.settings import PretrainSettings
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.pretrain import Classifier, pretrain
+from e3bm.workflows.start import joined, opened
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, open_data
 
-VALIDATION_STREAM = "validation"
 
-
-def run_pretrain(settings: PretrainSettings, folder: Path, progress: Progress | None = None) -> RunFolder:
+def run_pretrain(
+    settings: PretrainSettings, folder: Path, progress: Progress | None = None, *, tensorboard: bool = False
+) -> RunFolder:
     """Train a backbone on the meta-training classes; resumes when the folder holds the same run unfinished."""
     progress = progress or Silent()
-    engine = Engine.start(settings.machine)
-    run = RunFolder(folder)
-    try:
+    check_selection(settings.validation.split)
+    with joined(settings.machine) as engine:
         data = open_data(settings.data)
+        check_splits(data.images.splits)
         torch.manual_seed(settings.seed)
+        dtype = DTYPES[settings.machine.precision]
         backbone = build_backbone(settings.backbone, *data.input_shape)
-        model = Classifier(backbone, len(data.images.splits["train"]), settings.classifier)
+        model = Classifier(backbone, len(data.images.splits["train"]), settings.classifier).to(engine.device, dtype)
         batches = ClassificationBatches(
             data.images,
             "train",
@@ -37,27 +40,22 @@ def run_pretrain(settings: PretrainSettings, folder: Path, progress: Progress | 
             settings.seed,
             rank=engine.rank,
             processes=engine.world,
+            dtype=dtype,
         )
-        if engine.leads:
-            run.create("pretrain", settings)
-        engine.wait()
-        pretrain(
-            model, batches, lambda net: few_shot_accuracy(net, data, settings, engine), settings, run, engine, progress
-        )
-    finally:
-        engine.stop()
-    return run
+        validate = lambda net: few_shot_accuracy(net, data, settings, engine)
+        inputs = {"data set": data.images.digest}
+        with opened(folder, "pretrain", settings, inputs, engine, tensorboard) as run:
+            pretrain(model, batches, validate, settings, run, engine, progress)
+    return RunFolder(folder)
 
 
 def few_shot_accuracy(
     backbone: Backbone, data: OpenData, settings: PretrainSettings, engine: Engine
 ) -> tuple[float, float]:
     """Nearest class mean on fixed validation episodes: what the best checkpoint is chosen by."""
-    sampler = episode_sampler(data, "val", settings.episode, 0, VALIDATION_STREAM)
+    sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
     # Weights change at every validation, so these features are not worth keeping.
-    tasks = feature_tasks(data, sampler, backbone, Silent(), torch.float32, keep=False)
-    found = evaluate(
-        NearestMean(ReadyFeatures(backbone.feature_size)), tasks, settings.validation.episodes, engine=engine
-    )
-    summary = found.summary()
+    tasks = feature_tasks(data, sampler, backbone, Silent(), torch.float32, engine, keep=False)
+    learner = NearestMean(ReadyFeatures(backbone.feature_size))
+    summary = evaluate(learner, tasks, settings.validation.episodes, engine=engine).summary()
     return summary["accuracy"], summary["ci"]

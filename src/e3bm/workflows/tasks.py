@@ -1,6 +1,7 @@
 """From data settings to tasks: images with a pipeline, or cached features of a frozen backbone."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from torch import Tensor
 
 from e3bm.assembly import weights_digest
 from e3bm.backbones import Backbone, encode, fold_batchnorm
-from e3bm.data.features import FeatureTasks, cached_features, feature_key
+from e3bm.data.features import FeatureCache, FeatureTasks, embed_images, feature_key
 from e3bm.data.image_set import ImageSet, RotatedClasses
 from e3bm.data.loader import TaskLoader
 from e3bm.data.pipeline import Pipeline
 from e3bm.data.recipes import RECIPES
 from e3bm.data.sampler import EpisodeSampler
 from e3bm.data.source import data_folder, open_dataset
+from e3bm.engine import Engine
 from e3bm.episode import EpisodeSpec
 from e3bm.settings import DataSettings, EpisodeSettings
 from e3bm.tracking.progress import Progress
@@ -74,34 +76,41 @@ def feature_tasks(
     backbone: Backbone,
     progress: Progress,
     dtype: torch.dtype,
+    engine: Engine,
     *,
     keep: bool = True,
 ) -> FeatureTasks:
-    """Tasks of features, computed once per weights, data and pipeline and then read from the cache."""
-    positions = np.concatenate([data.images.indices_of(number) for number in sampler.classes])
-    key = feature_key(weights_digest(backbone), data.images.digest, str(data.evaluation))
-    started = False
+    """Tasks of features, computed once per weights, data and pipeline and then read from the cache.
 
-    def advance(done: int, total: int) -> None:
-        nonlocal started
-        if not started:
-            progress.begin(f"features of {data.images.name}", total)
-            started = True
-        progress.advance(done)
-
-    embed, cache = _embedder(backbone, data.evaluation), data.folder / "features" if keep else None
-    features = cached_features(data.images, positions, embed, key, cache, advance)
-    if started:
+    Every process computes its share of the images.
+    """
+    positions = np.unique(np.concatenate([data.images.indices_of(number) for number in sampler.classes]))
+    network = f"{backbone!r} {weights_digest(backbone)}"
+    cache = FeatureCache(data.folder / "features")
+    key = feature_key(network, data.images.digest, str(data.evaluation), positions)
+    features = cache.read(key) if keep else None
+    if engine.any(features is None):
+        progress.begin(f"features of {data.images.name}", len(positions))
+        mine = positions[engine.rank :: engine.world]
+        embed = _embedder(backbone, data.evaluation, engine.device)
+        found = embed_images(data.images, mine, embed, lambda done: progress.advance(done * engine.world))
+        features = engine.gather(torch.from_numpy(found), len(positions)).numpy()
+        progress.advance(len(positions))
         progress.end()
-    return FeatureTasks(features, sampler, dtype)
+        if keep and engine.leads:
+            cache.keep(key, features)
+    assert features is not None
+    return FeatureTasks(features, positions, sampler, dtype)
 
 
-def _embedder(backbone: Backbone, pipeline: Pipeline) -> Callable[[np.ndarray], Tensor]:
-    folded = fold_batchnorm(backbone)
+def _embedder(backbone: Backbone, pipeline: Pipeline, device: torch.device) -> Callable[[np.ndarray], Tensor]:
+    # Folded on the CPU: the other devices have no float64.
+    folded = fold_batchnorm(backbone if device.type == "cpu" else deepcopy(backbone).cpu()).to(device)
+    dtype = next(folded.parameters()).dtype
 
     def embed(pixels: np.ndarray) -> Tensor:
         with torch.inference_mode():
-            images = pipeline(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            images = pipeline(torch.from_numpy(pixels).permute(0, 3, 1, 2), dtype=dtype).to(device)
             return encode(folded, images.unsqueeze(0), "running").squeeze(0)
 
     return embed

@@ -3,37 +3,36 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from e3bm.assembly import DTYPES, build_backbone, build_learner, load_backbone
 from e3bm.data.sampler import EpisodeSampler, episodes_hash
 from e3bm.engine import Engine
 from e3bm.errors import SettingsError
-from e3bm.evaluation.evaluate import Evaluation, TaskSource, evaluate
-from e3bm.evaluation.metrics import mean_and_interval, paired_difference
-from e3bm.evaluation.protocol import check_episode, check_row, check_splits
+from e3bm.evaluation.comparison import NOT_PAIRED, Row, Tested, aggregate, pair
+from e3bm.evaluation.evaluate import TaskSource, evaluate
+from e3bm.evaluation.protocol import check_episodes, check_row, check_splits, seen_classes
 from e3bm.methods import NearestMean, ReadyFeatures
-from e3bm.settings import EpisodeSettings, PretrainSettings, TestSettings, TrainSettings, read_settings
+from e3bm.settings import (
+    DataSettings,
+    EpisodeSettings,
+    MachineSettings,
+    PretrainSettings,
+    TestSettings,
+    TrainSettings,
+    read_settings,
+)
 from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.tracking.environment import commit
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
+from e3bm.workflows.start import joined
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
+from e3bm.workflows.train import run_inputs
 
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A model's row and its accuracy on every episode."""
-
-    row: Row
-    accuracy: Tensor
-    group: str  # runs that differ only in their seed are one group
-    baseline: str  # the group that this one is compared with, if it was tested too
+__all__ = ["Row", "run_test"]
 
 
 def run_test(runs: list[Path], settings: TestSettings, progress: Progress | None = None) -> list[Row]:
@@ -42,37 +41,73 @@ def run_test(runs: list[Path], settings: TestSettings, progress: Progress | None
     if not runs:
         raise SettingsError("Name at least one run folder to test.")
     tested = [_test_one(RunFolder(path), settings, progress) for path in runs]
-    _pair(tested)
-    for path, result in zip(runs, tested, strict=True):
-        check_row(result.row)
-        if Engine.is_leader():
+    pair(tested)
+    rows = [result.row for result in tested] + aggregate(tested)
+    for row in rows:
+        check_row(row)
+    if Engine.is_leader():
+        for path, result in zip(runs, tested, strict=True):
             RunFolder(path).add_result(result.row)
-    return [result.row for result in tested] + _aggregate(tested)
+    return rows
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model, the tasks it is asked, and the labels of its result."""
+
+    learner: nn.Module
+    tasks: TaskSource
+    exam: "Exam"
+    labels: Row
+    seed: int
+    group: str
+    baseline: str
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Exam:
+    """A fixed list of episodes."""
+
+    data: OpenData
+    episode: EpisodeSettings
+    sampler: EpisodeSampler
+    digest: str
+    seen: int
 
 
 def _test_one(run: RunFolder, settings: TestSettings, progress: Progress) -> Tested:
     config = run.config()
     if config["kind"] == "pretrain":
-        return _test_features(run, read_settings(PretrainSettings, config["settings"]), settings, progress)
+        pretrain = read_settings(PretrainSettings, config["settings"])
+        with joined(_machine(pretrain.machine, settings)) as engine:
+            return _examine(run, _pretrained(run, pretrain, settings, progress, engine), settings, progress, engine)
     train = read_settings(TrainSettings, config["settings"])
-    engine = Engine.start(train.machine)
+    with joined(_machine(train.machine, settings)) as engine:
+        return _examine(run, _meta_trained(run, train, settings, progress, engine), settings, progress, engine)
+
+
+def _machine(trained: MachineSettings, settings: TestSettings) -> MachineSettings:
+    """As in training, unless the test says otherwise."""
+    return trained.but(device=settings.device or trained.device, threads=settings.threads or trained.threads)
+
+
+def _meta_trained(
+    run: RunFolder, train: TrainSettings, settings: TestSettings, progress: Progress, engine: Engine
+) -> Subject:
     trained_on = open_data(train.data)
-    channels, size = trained_on.input_shape
-    data = _test_data(train.data, settings, channels, size)
-    episode = _test_episode(train.episode, settings)
-    backbone = build_backbone(train.backbone, channels, size)
-    learner = build_learner(train, backbone)
+    backbone = build_backbone(train.backbone, *trained_on.input_shape)
+    learner = build_learner(train, backbone).to(engine.device)
     Checkpoints(run.path).load_weights(learner, "best")
-    sampler, digest = _open_split(run, data, settings, episode, engine)
+    run.check_inputs(run_inputs(train, trained_on, backbone))
+    exam = _open_exam(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
     tasks: TaskSource = (
-        feature_tasks(data, sampler, backbone, progress, dtype)
+        feature_tasks(exam.data, exam.sampler, backbone, progress, dtype, engine)
         if train.backbone.adapt == "frozen"
-        else image_tasks(data, sampler, augment=False, dtype=dtype)
+        else image_tasks(exam.data, exam.sampler, augment=False, dtype=dtype)
     )
-    found = _evaluate(learner, tasks, settings, engine, progress, train.title, train.method.test_epochs)
-    batchnorm = train.backbone.batchnorm
-    hyperprior = train.hyperprior
+    hyperprior, batchnorm = train.hyperprior, train.backbone.batchnorm
     sees_queries = train.method.name == "sib" or (hyperprior.generated and hyperprior.setting == "transductive")
     labels = {
         "method": train.title,
@@ -85,26 +120,22 @@ def _test_one(run: RunFolder, settings: TestSettings, progress: Progress) -> Tes
         "epochs": train.method.test_epochs or train.method.epochs,
         "backbone": f"{train.backbone.name} x{train.backbone.width:g}",
         "trained_on": train.data.dataset,
-        "train_seconds": _train_seconds(run),
     }
     plain = train.but(hyperprior=type(hyperprior)(), name="")
-    return _finish(
-        run, found, data, settings, episode, digest, labels, learner, train.seed, _group(train), _group(plain)
+    return Subject(
+        learner, tasks, exam, labels, train.seed, _group(train), _group(plain), epochs=train.method.test_epochs
     )
 
 
-def _test_features(run: RunFolder, pretrain: PretrainSettings, settings: TestSettings, progress: Progress) -> Tested:
+def _pretrained(
+    run: RunFolder, pretrain: PretrainSettings, settings: TestSettings, progress: Progress, engine: Engine
+) -> Subject:
     """A pre-trained backbone is tested by the nearest class mean."""
-    engine = Engine.start(pretrain.machine)
-    channels, size = open_data(pretrain.data).input_shape
-    data = _test_data(pretrain.data, settings, channels, size)
-    episode = _test_episode(pretrain.episode, settings)
-    backbone = build_backbone(pretrain.backbone, channels, size)
+    trained_on = open_data(pretrain.data)
+    backbone = build_backbone(pretrain.backbone, *trained_on.input_shape)
     load_backbone(backbone, run.path)
-    sampler, digest = _open_split(run, data, settings, episode, engine)
-    tasks = feature_tasks(data, sampler, backbone, progress, torch.float32)
-    learner = NearestMean(ReadyFeatures(backbone.feature_size))
-    found = _evaluate(learner, tasks, settings, engine, progress, "nearest class mean", None)
+    exam = _open_exam(run, trained_on, pretrain.data, pretrain.episode, settings, engine)
+    tasks = feature_tasks(exam.data, exam.sampler, backbone, progress, torch.float32, engine)
     labels = {
         "method": "nearest class mean",
         "setting": "inductive",
@@ -116,13 +147,22 @@ def _test_features(run: RunFolder, pretrain: PretrainSettings, settings: TestSet
         "epochs": 0,
         "backbone": f"{pretrain.backbone.name} x{pretrain.backbone.width:g}",
         "trained_on": pretrain.data.dataset,
-        "train_seconds": _train_seconds(run),
     }
     group = pretrain.but(seed=0).digest()
-    return _finish(run, found, data, settings, episode, digest, labels, learner, pretrain.seed, group, group)
+    learner = NearestMean(ReadyFeatures(backbone.feature_size))
+    return Subject(learner, tasks, exam, labels, pretrain.seed, group, group)
 
 
-def _test_data(trained: Any, settings: TestSettings, channels: int, size: int) -> OpenData:
+def _open_exam(
+    run: RunFolder,
+    trained_on: OpenData,
+    trained: DataSettings,
+    episode: EpisodeSettings,
+    settings: TestSettings,
+    engine: Engine,
+) -> Exam:
+    """The list of episodes and its hash; that the test split was opened is written down."""
+    channels, size = trained_on.input_shape
     changed = trained.but(
         dataset=settings.dataset or trained.dataset,
         folder=settings.folder or trained.folder,
@@ -131,138 +171,63 @@ def _test_data(trained: Any, settings: TestSettings, channels: int, size: int) -
         augment=False,
         rotations=False,
     )
-    return open_data(changed, channels)
-
-
-def _test_episode(trained: EpisodeSettings, settings: TestSettings) -> EpisodeSettings:
+    data = open_data(changed, channels)
     wanted = {name: getattr(settings, name) for name in ("ways", "shots", "queries")}
-    return trained.but(**{name: value for name, value in wanted.items() if value is not None})
-
-
-def _open_split(
-    run: RunFolder, data: OpenData, settings: TestSettings, episode: EpisodeSettings, engine: Engine
-) -> tuple[EpisodeSampler, str]:
-    """The list of episodes and its hash; that the test split was opened is written down."""
+    episode = episode.but(**{name: value for name, value in wanted.items() if value is not None})
     check_splits(data.images.splits)
+    other = changed.dataset != trained.dataset
+    seen = seen_classes(trained_on.images, data.images, settings.split, settings.allow_seen) if other else 0
     sampler = episode_sampler(data, settings.split, episode, settings.seed, "test")
-    for number, found in enumerate(sampler.batch(range(min(settings.episodes, 50)))):
-        check_episode(found, number)
+    check_episodes(sampler, settings.episodes)
     digest = episodes_hash(sampler, settings.episodes)
     if settings.split == "test" and engine.leads:
         line = {"dataset": data.images.name, "episodes": settings.episodes, "episodes_hash": digest}
         run.append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line})
-    return sampler, digest
+    return Exam(data, episode, sampler, digest, seen)
 
 
-def _evaluate(
-    learner: nn.Module,
-    tasks: TaskSource,
-    settings: TestSettings,
-    engine: Engine,
-    progress: Progress,
-    title: str,
-    epochs: int | None,
-) -> Evaluation:
-    progress.begin(f"test {title}", settings.episodes)
+def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress: Progress, engine: Engine) -> Tested:
+    exam, learner = subject.exam, subject.learner
+    progress.begin(f"test {subject.labels['method']}", settings.episodes)
     found = evaluate(
         learner,
-        tasks,
+        subject.tasks,
         settings.episodes,
         batch=settings.batch,
         engine=engine,
         every_epoch=True,
-        epochs=epochs,
+        epochs=subject.epochs,
         advance=progress.advance,
     )
     progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
     progress.end()
-    return found
-
-
-def _finish(
-    run: RunFolder,
-    found: Evaluation,
-    data: OpenData,
-    settings: TestSettings,
-    episode: EpisodeSettings,
-    digest: str,
-    labels: Row,
-    learner: nn.Module,
-    seed: int,
-    group: str,
-    baseline: str,
-) -> Tested:
     assert found.epoch_accuracy is not None
     row: Row = {
-        **labels,
-        "dataset": data.images.name,
+        **subject.labels,
+        "dataset": exam.data.images.name,
         "split": settings.split,
         **found.summary(),
         "episodes": settings.episodes,
-        "episodes_hash": digest,
-        "paired_with": None,
-        "paired_difference": None,
-        "paired_ci": None,
-        "ways": episode.ways,
-        "shots": episode.shots,
-        "queries": episode.queries,
-        "seed": seed,
+        "episodes_hash": exam.digest,
+        **NOT_PAIRED,
+        "ways": exam.episode.ways,
+        "shots": exam.episode.shots,
+        "queries": exam.episode.queries,
+        "seen_classes": exam.seen,
+        "seed": subject.seed,
+        "seeds": None,
         "commit": commit(),
         "seconds": found.seconds,
+        "train_seconds": _train_seconds(run),
         "parameters": sum(parameter.numel() for parameter in learner.parameters() if parameter.requires_grad),
         "epoch_accuracy": found.epoch_accuracy.tolist(),
         "reliability": found.reliability.as_json(),
         "rates": found.rates.tolist(),
         "weights": found.weights.tolist(),
-        "run": run.path.name,
+        "run": run.path.resolve().name,
         "checkpoint": "best",
     }
-    return Tested(row, found.accuracy, group, baseline)
-
-
-def _pair(tested: list[Tested]) -> None:
-    """Compare each model with its own plain method, or else with the first model, on the same episodes."""
-    for result in tested:
-        alike = [other for other in tested if other is not result and _same_episodes(other, result)]
-        seed = result.row["seed"]
-        plain = [other for other in alike if other.group == result.baseline != result.group]
-        with_seed = [other for other in plain if other.row["seed"] == seed]
-        partner = next(iter(with_seed or plain or [other for other in alike if other is tested[0]]), None)
-        if partner is None:
-            continue
-        difference, interval = paired_difference(result.accuracy, partner.accuracy)
-        name = f"{partner.row['method']} ({partner.row['run']})"
-        result.row.update(paired_with=name, paired_difference=difference, paired_ci=interval)
-
-
-def _same_episodes(one: Tested, other: Tested) -> bool:
-    return bool(one.row["episodes_hash"] == other.row["episodes_hash"])
-
-
-def _aggregate(tested: list[Tested]) -> list[Row]:
-    """One row per group of seeds: accuracies are averaged over seeds episode by episode, then compared."""
-    groups: dict[str, list[Tested]] = {}
-    for result in tested:
-        groups.setdefault(result.group, []).append(result)
-    rows = []
-    for members in groups.values():
-        if len(members) < 2 or not all(_same_episodes(member, members[0]) for member in members):
-            continue
-        mean = torch.stack([member.accuracy for member in members]).mean(0)
-        accuracy, interval = mean_and_interval(mean)
-        row: Row = {key: value for key, value in members[0].row.items() if key not in ("run", "seed")}
-        average = lambda key, members=members: sum(member.row[key] for member in members) / len(members)
-        row |= {"accuracy": accuracy, "ci": interval, "nll": average("nll"), "ece": average("ece")}
-        row |= {"seeds": [member.row["seed"] for member in members], "seed": "mean"}
-        row["seed_std"] = float(torch.tensor([member.row["accuracy"] for member in members]).std(correction=1))
-        row |= {"paired_with": None, "paired_difference": None, "paired_ci": None}
-        others = groups.get(members[0].baseline, [])
-        if others and others is not members:
-            other = torch.stack([member.accuracy for member in others]).mean(0)
-            difference, spread = paired_difference(mean, other)
-            row |= {"paired_with": others[0].row["method"], "paired_difference": difference, "paired_ci": spread}
-        rows.append(row)
-    return rows
+    return Tested(row, found.accuracy, subject.group, subject.baseline)
 
 
 def _group(settings: TrainSettings) -> str:

@@ -2,37 +2,49 @@
 
 from pathlib import Path
 
-from e3bm.assembly import DTYPES, build_backbone, build_learner
+from e3bm.assembly import DTYPES, build_backbone, build_learner, weights_digest
 from e3bm.backbones import Backbone
 from e3bm.engine import Engine
 from e3bm.evaluation.evaluate import TaskSource
+from e3bm.evaluation.protocol import check_selection, check_splits
 from e3bm.settings import EpisodeSettings, TrainSettings
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.meta_train import meta_train
+from e3bm.workflows.start import joined, opened
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 
 
-def run_train(settings: TrainSettings, folder: Path, progress: Progress | None = None) -> RunFolder:
+def run_train(
+    settings: TrainSettings, folder: Path, progress: Progress | None = None, *, tensorboard: bool = False
+) -> RunFolder:
     """Meta-train; resumes when the folder holds the same run unfinished."""
     progress = progress or Silent()
-    engine = Engine.start(settings.machine)
-    run = RunFolder(folder)
-    try:
+    check_selection(settings.validation.split)
+    with joined(settings.machine) as engine:
         data = open_data(settings.data)
+        check_splits(data.images.splits)
         backbone = build_backbone(settings.backbone, *data.input_shape)
-        learner = build_learner(settings, backbone)
-        if engine.leads:
-            run.create("train", settings)
-        engine.wait()
-        build = lambda split, seed, stream: build_tasks(
-            settings, data, backbone, split, settings.episode, seed, stream, progress, engine
-        )
-        tasks, validation = build("train", settings.seed, "training"), build("val", 0, "validation")
-        meta_train(learner, tasks, validation, settings, run, engine, progress)
-    finally:
-        engine.stop()
-    return run
+        learner = build_learner(settings, backbone).to(engine.device)
+        inputs = run_inputs(settings, data, backbone)
+        with opened(folder, "train", settings, inputs, engine, tensorboard) as run:
+            build = lambda split, seed, stream: build_tasks(
+                settings, data, backbone, split, settings.episode, seed, stream, progress, engine
+            )
+            tasks, validation = (
+                build("train", settings.seed, "training"),
+                build(settings.validation.split, 0, "validation"),
+            )
+            meta_train(learner, tasks, validation, settings, run, engine, progress)
+    return RunFolder(folder)
+
+
+def run_inputs(settings: TrainSettings, data: OpenData, backbone: Backbone) -> dict[str, str]:
+    """Digests of what a run reads under a name: its data set and, where it was trained elsewhere, its backbone."""
+    found = {"data set": data.images.digest}
+    if settings.backbone.pretrained is not None:
+        found["pre-trained backbone"] = weights_digest(backbone)
+    return found
 
 
 def build_tasks(
@@ -49,11 +61,6 @@ def build_tasks(
     """Tasks in the form that the model takes: features where the backbone is frozen, images elsewhere."""
     sampler = episode_sampler(data, split, episode, seed, stream)
     dtype = DTYPES[settings.machine.precision]
-    if settings.backbone.adapt != "frozen":
-        return image_tasks(data, sampler, augment=settings.data.augment and split == "train", dtype=dtype)
-    if not engine.leads:
-        engine.wait()  # the leader fills the cache
-    tasks = feature_tasks(data, sampler, backbone, progress, dtype)
-    if engine.leads:
-        engine.wait()
-    return tasks
+    if settings.backbone.adapt == "frozen":
+        return feature_tasks(data, sampler, backbone, progress, dtype, engine)
+    return image_tasks(data, sampler, augment=settings.data.augment and split == "train", dtype=dtype)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import leads, parse, print_json, progress_here, settings_of_preset
 from e3bm.settings import PretrainSettings
 
 
@@ -18,8 +18,10 @@ class Options:
     run: Path
     """Run folder; naming the folder of an unfinished run continues it."""
     settings: Annotated[PretrainSettings, tyro.conf.arg(name="")]
+    tensorboard: bool = False
+    """Show the same numbers in TensorBoard: in the run's folder `tensorboard`."""
     json: bool = False
-    """Print the last validation as JSON."""
+    """Print the best validation as JSON."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -28,7 +30,9 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "pretrain", about, Options(run=tyro.MISSING, settings=default))
     from e3bm.workflows.pretrain import run_pretrain
 
-    folder = run_pretrain(options.settings, options.run, progress_here())
+    folder = run_pretrain(options.settings, options.run, progress_here(), tensorboard=options.tensorboard)
+    if not leads():
+        return 0
     found = [line for line in folder.lines("metrics") if line["split"] == "val"]
     best = max(found, key=lambda line: line["accuracy"])
     if options.json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import leads, parse, print_json, progress_here, settings_of_preset
 from e3bm.settings import TestSettings
 
 
@@ -30,6 +30,8 @@ def run(words: Sequence[str]) -> int:
     from e3bm.workflows.test import run_test
 
     rows = run_test(list(options.runs), options.settings, progress_here())
+    if not leads():
+        return 0
     if options.json:
         print_json(rows)
     else:

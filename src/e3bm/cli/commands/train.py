@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import leads, parse, print_json, progress_here, settings_of_preset
 from e3bm.settings import TrainSettings
 
 
@@ -18,6 +18,8 @@ class Options:
     run: Path
     """Run folder; naming the folder of an unfinished run continues it."""
     settings: Annotated[TrainSettings, tyro.conf.arg(name="")]
+    tensorboard: bool = False
+    """Show the same numbers in TensorBoard: in the run's folder `tensorboard`."""
     json: bool = False
     """Print the best validation as JSON."""
 
@@ -28,7 +30,9 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "train", about, Options(run=tyro.MISSING, settings=default))
     from e3bm.workflows.train import run_train
 
-    folder = run_train(options.settings, options.run, progress_here())
+    folder = run_train(options.settings, options.run, progress_here(), tensorboard=options.tensorboard)
+    if not leads():
+        return 0
     found = [line for line in folder.lines("metrics") if line["split"] == "val"]
     best = max(found, key=lambda line: line["accuracy"])
     if options.json:

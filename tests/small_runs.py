@@ -1,0 +1,114 @@
+"""A made-up data set and settings so small that a whole training takes less than a second."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from e3bm.backbones import build
+from e3bm.data.packed import PackedWriter
+from e3bm.settings import PretrainSettings, TrainSettings, read_settings
+
+TRAIN_CLASSES, VAL_CLASSES, TEST_CLASSES = 8, 4, 7
+IMAGES_PER_CLASS, SIZE = 10, 16
+BACKBONE = {"backbone.name": "conv4", "backbone.width": 0.25}
+COMMON: dict[str, Any] = {
+    "data.dataset": "small", "data.recipe": "cifar", "episode.ways": 3, "episode.shots": 1, "episode.queries": 2,
+    "method.epochs": 3, "optimiser.steps": 12, "optimiser.tasks": 3, "validation.every": 4, "validation.episodes": 5,
+    "checkpoint_every": 3, **BACKBONE,
+}  # fmt: skip
+E3BM = {"hyperprior.rate": "generated", "hyperprior.weight": "generated"}
+METHODS: dict[str, dict[str, Any]] = {
+    "maml": {"method.name": "maml", "backbone.adapt": "full", "backbone.batchnorm": "batch", "method.rate": 0.05},
+    "mtl": {"method.name": "mtl", "method.rate": 0.1},
+    "mtl-scaled": {
+        "method.name": "mtl", "method.rate": 0.1, "backbone.adapt": "scale_shift",
+        "backbone.batchnorm": "batch_then_running",
+    },
+    "sib": {"method.name": "sib", "method.rate": 0.01},
+}  # fmt: skip
+for _name in list(METHODS):
+    METHODS[f"{_name}+e3bm"] = METHODS[_name] | E3BM
+PRETRAIN: dict[str, Any] = {
+    "data.dataset": "small", "data.recipe": "cifar", "episode.ways": 3, "episode.queries": 2, "epochs": 3, "batch": 20,
+    "validation.episodes": 5, "checkpoint_every": 3, **BACKBONE,
+}  # fmt: skip
+
+
+def write_data(folder: Path) -> None:
+    """The data sets `small` (colour) and `small_grey`: noisy pictures around one picture per class."""
+    rng = np.random.default_rng(0)
+    classes = TRAIN_CLASSES + VAL_CLASSES + TEST_CLASSES
+    centres = rng.integers(40, 216, (classes, SIZE, SIZE, 3))
+    labels = rng.permutation(np.repeat(np.arange(classes), IMAGES_PER_CLASS))
+    images = np.clip(centres[labels] + rng.normal(0, 60, (len(labels), SIZE, SIZE, 3)), 0, 255).astype(np.uint8)
+    first_test = TRAIN_CLASSES + VAL_CLASSES
+    splits = {
+        "train": range(TRAIN_CLASSES),
+        "val": range(TRAIN_CLASSES, first_test),
+        "test": range(first_test, classes),
+    }
+    for name, pixels in (("small", images), ("small_grey", images[..., :1])):
+        with PackedWriter(folder / name, pixels.shape[1:], name) as writer:
+            writer.append(pixels, labels)
+            writer.finish([f"{name} class {number}" for number in range(classes)], splits)
+
+
+def write_backbone(path: Path, channels: int = 3) -> None:
+    """Weights of a backbone that was trained elsewhere, as far as anybody can tell."""
+    torch.manual_seed(5)
+    backbone = build("conv4", width=0.25, channels=channels, image_size=SIZE)
+    safetensors.torch.save_file(backbone.state_dict(), path)
+
+
+@functools.cache
+def _inputs(folder: Path) -> None:
+    if not (folder / "small").exists():
+        write_data(folder)
+        write_backbone(folder / "backbone.safetensors")
+        write_backbone(folder / "backbone_grey.safetensors", channels=1)
+
+
+def flags(folder: Path, method: str, **changes: Any) -> dict[str, Any]:
+    """Settings of a small run as dotted names, after its inputs were written; changes as ``group__field``."""
+    _inputs(folder)
+    found = COMMON | METHODS[method] | {"data.folder": str(folder)}
+    if not method.startswith("maml"):
+        found["backbone.pretrained"] = str(folder / "backbone.safetensors")
+    return found | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def pretrain_flags(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The same for a small pretraining."""
+    _inputs(folder)
+    return PRETRAIN | {"data.folder": str(folder)} | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def settings(folder: Path, method: str, **changes: Any) -> TrainSettings:
+    """A small run."""
+    return read_settings(TrainSettings, nested(flags(folder, method, **changes)))
+
+
+def pretrain_settings(folder: Path, **changes: Any) -> PretrainSettings:
+    """A small pretraining."""
+    return read_settings(PretrainSettings, nested(pretrain_flags(folder, **changes)))
+
+
+def nested(dotted: dict[str, Any]) -> dict[str, Any]:
+    """``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    found: dict[str, Any] = {}
+    for name, value in dotted.items():
+        *groups, field = name.split(".")
+        place = found
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[field] = value
+    return found
+
+
+def words(dotted: dict[str, Any]) -> list[str]:
+    """The same on the command line."""
+    return [word for name, value in dotted.items() for word in (f"--{name.replace('_', '-')}", str(value))]
