@@ -1,10 +1,14 @@
 """Stopping politely: the step in hand is finished and saved, then the run ends."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
+
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 class Interrupted(Exception):
@@ -12,21 +16,41 @@ class Interrupted(Exception):
 
 
 class Wish:
-    """Whether somebody asked to stop."""
+    """Whether somebody asked to stop, or the time is over."""
 
     def __init__(self) -> None:
-        self.stop = False
+        self.asked = False
+
+    @property
+    def stop(self) -> bool:
+        return self.asked or time_is_over()
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Whatever runs in here is asked to stop after so many seconds; without a number it is not."""
+    token = _deadline.set(None if seconds is None else time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def time_is_over() -> bool:
+    """Whether the time limit around this call has passed."""
+    deadline = _deadline.get()
+    return deadline is not None and time.monotonic() >= deadline
 
 
 @contextmanager
 def stop_politely() -> Iterator[Wish]:
-    """Ctrl-C and SIGTERM set the wish; a second signal is taken at its word."""
+    """Ctrl-C, SIGTERM and the end of a time limit set the wish; a second signal is taken at its word."""
     wish = Wish()
 
     def remember(number: int, frame: FrameType | None) -> None:
-        if wish.stop:
+        if wish.asked:
             raise KeyboardInterrupt
-        wish.stop = True
+        wish.asked = True
 
     before: dict[signal.Signals, Any] = {}
     try:
