@@ -81,16 +81,17 @@ def check_pixels(size: tuple[int, int]) -> None:
 
 
 def _to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode in WIDE_GREY:
-        upright = Image.fromarray(_narrow(np.asarray(upright)))
-    elif upright.mode == "F":
-        upright = Image.fromarray(_from_floats(np.asarray(upright)))
-    elif upright.has_transparency_data:
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in WIDE_GREY:
+        image = Image.fromarray(_narrow(np.asarray(image)))
+    elif image.mode == "F":
+        image = Image.fromarray(_from_floats(np.asarray(image)))
+    elif image.has_transparency_data:
         # What is transparent shows white paper, as most viewers do.
-        layered = upright.convert("RGBA")
-        upright = Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered)
-    pixels = np.asarray(upright.convert("L" if channels == 1 else "RGB"))
+        layered = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered)
+    wanted = "L" if channels == 1 else "RGB"
+    pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 

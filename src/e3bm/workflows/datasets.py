@@ -135,13 +135,13 @@ def _entry(name: str, card: SourceCard, folder: Path, sizes: dict[tuple[str, str
 
 
 def _state(name: str, folder: Path, sizes: dict[tuple[str, str], int]) -> tuple[State, PackedImages | None]:
-    if name == EMBEDDED:
-        return "in the package", open_dataset(EMBEDDED)
-    if (folder / name / CLASSES_FILE).is_file():
-        try:
+    try:
+        if name == EMBEDDED:
+            return "in the package", open_dataset(EMBEDDED)
+        if (folder / name / CLASSES_FILE).is_file():
             return "prepared", PackedImages.open(folder / name)
-        except (DataError, OSError):
-            return "damaged", None
+    except (DataError, OSError):
+        return "damaged", None
     return ("unfinished" if ("unfinished", name) in sizes else "not there"), None
 
 

@@ -53,8 +53,6 @@ class CsvImages:
                 f"{len(missing):,} of the files listed in {', '.join(tables)} are not in {tree.where}, the first is "
                 f"'{missing[0]}'; add the images or remove the lines."
             )
-        if not files:
-            raise DataError(f"The tables in {tree.where} list no images.")
         rest = sum(len(names) for names in by_file_name.values()) - len(listed)
         notes = [f"{rest:,} images that no table lists were left out."] if rest else []
         return files_listing(self.name, tree, files, notes)
@@ -81,7 +79,11 @@ def _rows(tree: FileTree, table: str) -> list[tuple[str, str]] | None:
         rows = [row for row in reader if row]
     except csv.Error as error:
         raise DataError(f"'{table}' in {tree.where} is not a csv table ({error}); save it again.") from error
+    if not rows:
+        raise DataError(f"'{table}' in {tree.where} lists no images; fetch it again or remove it.")
     for line, row in enumerate(rows, 2):
+        if not all(field.isprintable() for field in row):
+            raise DataError(f"Line {line} of '{table}' in {tree.where} has control characters; save it as plain text.")
         if len(row) != len(header) or not row[file_at].strip() or not row[label_at].strip():
             raise DataError(f"Line {line} of '{table}' in {tree.where} is not complete: {','.join(row)[:80]!r}.")
     return [(row[file_at].strip(), row[label_at].strip()) for row in rows]
