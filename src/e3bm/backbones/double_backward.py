@@ -1,4 +1,4 @@
-"""Two operations of a convolutional block whose second derivatives are written out, because those of torch are slow.
+"""The operations of a convolutional block with their second derivatives written out, because those of torch are slow.
 
 A convolution's derivatives are again convolutions and weight gradients, so two functions that call one another serve
 any order; torch itself takes the weight gradient of the second derivative by a convolution as large as the image.
@@ -15,6 +15,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 POOL = 2
+LARGEST_INT16 = 2**15 - 1
+CHUNK = 16  # images whose places are widened at a time
 
 Optional = Tensor | None
 
@@ -65,7 +67,7 @@ class ConvolutionBackward(Function):
             change = Convolution.apply(images, along_weight, ctx.stride)
         if of_gradient and along_images is not None:
             part = Convolution.apply(along_images, weight, ctx.stride)
-            change = part if change is None else change + part
+            change = part if change is None else change.add_(part)
         wanted = Wanted(ctx.stride, of_images and along_weight is not None, of_weight and along_images is not None)
         if not wanted.of_images and not wanted.of_weight:
             return change, None, None, None
@@ -82,7 +84,9 @@ class PooledMoments(Function):
     def forward(ctx: Any, maps: Tensor, sign: Optional) -> tuple[Tensor, ...]:
         pooled, places = F.max_pool2d(maps if sign is None else maps * sign, POOL, return_indices=True)
         mean, variance = torch.batch_norm_update_stats(maps, None, None, 0.0)
-        ctx.save_for_backward(maps, places, mean)
+        # Places are kept as small integers: as torch has them they would be half as large as the map.
+        small = torch.int16 if maps[0, 0].numel() <= LARGEST_INT16 else torch.int32
+        ctx.save_for_backward(maps, places.to(small), mean)
         return pooled if sign is None else pooled * sign, mean, variance
 
     @staticmethod
@@ -100,7 +104,10 @@ class PooledMomentsBackward(Function):
         slope = of_variance * (2 / count)
         offset = torch.addcmul(of_mean / count, slope, mean, value=-1)
         gradient = torch.addcmul(offset, _rows(maps), slope)
-        gradient.scatter_add_(1, _rows(places), _rows(of_pooled))
+        for part, places_, of_pooled_ in zip(
+            gradient.split(CHUNK), _rows(places).split(CHUNK), _rows(of_pooled).split(CHUNK), strict=True
+        ):
+            part.scatter_add_(1, places_.long(), of_pooled_)
         ctx.save_for_backward(maps, places, mean, slope)
         return _maps(gradient, maps)
 
@@ -109,15 +116,46 @@ class PooledMomentsBackward(Function):
     def backward(ctx: Any, along: Tensor) -> tuple[Optional, ...]:
         maps, places, mean, slope = ctx.saved_tensors
         count = maps.numel() // maps.shape[1]
-        # BatchNorm's own reduction with unit scale: sum(along (map - mean)) and sum(along), in one reading of both.
-        _, product, total = torch.ops.aten.native_batch_norm_backward(
-            along, maps, None, None, None, mean, torch.ones_like(mean), True, 0.0, [False, True, True]
-        )
-        of_pooled = _maps(_rows(along).gather(1, _rows(places)), places)
+        product, total = _channel_sums(along, maps, mean)
+        of_pooled = _maps(_rows(along).gather(1, _rows(places).long()), places)
         of_maps: Optional = None
         if ctx.needs_input_grad[0]:
             of_maps = _maps(torch.addcmul(slope * total / -count, _rows(along), slope), maps)
         return of_maps, None, None, of_pooled, total / count, product * (2 / count)
+
+
+class ScaledRelu(Function):
+    """relu(scale x map + shift), scale and shift per channel."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        output = torch.addcmul(_per_channel(shift), maps, _per_channel(scale)).relu_()
+        ctx.save_for_backward(maps, output, scale)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        return ScaledReluBackward.apply(gradient, *ctx.saved_tensors)  # type: ignore[no-any-return]
+
+
+class ScaledReluBackward(Function):
+    """The gradients of map, scale and shift."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, maps: Tensor, output: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        passed = torch.ops.aten.threshold_backward(gradient, output, 0)
+        ctx.save_for_backward(passed, maps, output, scale)
+        return passed * _per_channel(scale), *_channel_sums(passed, maps, torch.zeros_like(scale))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, along_maps: Tensor, along_scale: Tensor, along_shift: Tensor) -> tuple[Optional, ...]:
+        passed, maps, output, scale = ctx.saved_tensors
+        change = torch.addcmul(_per_channel(along_shift), maps, _per_channel(along_scale))
+        change.addcmul_(along_maps, _per_channel(scale))
+        of_scale, _ = _channel_sums(along_maps, passed, torch.zeros_like(scale))
+        of_gradient = torch.ops.aten.threshold_backward(change, output, 0)
+        return of_gradient, passed * _per_channel(along_scale), None, of_scale
 
 
 def convolve(
@@ -137,6 +175,25 @@ def pool_with_moments(
     negative = falling < 0
     sign = torch.where(negative, -1.0, 1.0).to(maps.dtype).view(1, -1, 1, 1) if bool(negative.any()) else None
     return PooledMoments.apply(maps, sign)  # type: ignore[no-any-return]
+
+
+def scaled_relu(
+    maps: Float[Tensor, "N C H W"], scale: Float[Tensor, " C"], shift: Float[Tensor, " C"]
+) -> Float[Tensor, "N C H W"]:
+    """relu(scale x map + shift)."""
+    return ScaledRelu.apply(maps, scale, shift)  # type: ignore[no-any-return]
+
+
+def _channel_sums(first: Tensor, second: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """Per channel sum(first (second - centre)) and sum(first), in one reading: BatchNorm's own reduction does it."""
+    _, product, total = torch.ops.aten.native_batch_norm_backward(
+        first, second, None, None, None, centre, torch.ones_like(centre), True, 0.0, [False, True, True]
+    )
+    return product, total
+
+
+def _per_channel(values: Tensor) -> Tensor:
+    return values.view(1, -1, 1, 1)
 
 
 def _rows(maps: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.backbones.double_backward import convolve, pool_with_moments
+from e3bm.backbones.double_backward import convolve, pool_with_moments, scaled_relu
 from e3bm.backbones.layers import ConvNorm, channels_last
 from e3bm.backbones.normalisation import TaskBatchNorm2d
 from e3bm.errors import DataError
@@ -92,7 +92,7 @@ class FunctionalConv4:
         if given is None and block.bias is not None:
             # A gradient of zero, not none at all: distributed training waits for every parameter.
             shift = shift + 0.0 * block.bias
-        return torch.addcmul(shift.view(1, -1, 1, 1), maps, scale.view(1, -1, 1, 1)).relu(), seen
+        return scaled_relu(maps, scale, shift), seen
 
 
 def functional_conv4(

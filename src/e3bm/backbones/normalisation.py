@@ -103,7 +103,7 @@ def batchnorm_mode(module: nn.Module, mode: BatchNormMode, update: bool = False)
             layer.mode, layer.update = its_mode, its_update
 
 
-def pop_statistics(module: nn.Module) -> list[Float[Tensor, "calls 2 _"]]:
+def pop_statistics(module: nn.Module) -> list[Float[Tensor, "_ 2 _"]]:
     """Take what was set aside since the last time: per layer, the mean and unbiased variance of each call in order.
 
     Popped after every ``encode``, the calls are tasks: processes that hold consecutive tasks concatenate theirs along
@@ -118,7 +118,7 @@ def pop_statistics(module: nn.Module) -> list[Float[Tensor, "calls 2 _"]]:
     return popped
 
 
-def commit_statistics(module: nn.Module, gathered: Sequence[Float[Tensor, "calls 2 _"]]) -> None:
+def commit_statistics(module: nn.Module, gathered: Sequence[Float[Tensor, "_ 2 _"]]) -> None:
     """Apply popped (and, across processes, gathered) statistics to the running ones, call by call."""
     layers = task_batchnorms(module)
     if len(layers) != len(gathered):

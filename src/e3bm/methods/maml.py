@@ -143,7 +143,7 @@ class MamlProblem:
 
     def step(self, state: Learners, direction: tuple[Parameters, ...], rate: Float[Tensor, " T"]) -> Learners:
         updated = [
-            tuple(torch.addcmul(each, part, own, value=-1) for each, part in zip(learner, gradient, strict=True))
+            tuple(each - own * part for each, part in zip(learner, gradient, strict=True))
             for learner, gradient, own in zip(state.parameters, direction, rate.unbind(0), strict=True)
         ]
         return Learners(state.updates + 1, tuple(updated))

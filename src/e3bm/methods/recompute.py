@@ -12,7 +12,7 @@ Computation = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Recomputed(Function):
-    """The computation itself may take gradients of what it computes, which torch's own checkpoints do not allow."""
+    """The computation may itself take gradients, for which torch's own checkpoints would run it once more."""
 
     @staticmethod
     def forward(ctx: Any, compute: Computation, *inputs: Tensor) -> tuple[Tensor, ...]:
