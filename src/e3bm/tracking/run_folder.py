@@ -6,9 +6,11 @@ metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy
 schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
 checkpoints/       last.json and best.json point at folders with weights.safetensors and state.pt
 results.json       list of test results, newest of each kind
+answers.json       how many queries of each test episode were answered rightly
 test_log.jsonl     every time the test split was opened
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,6 +68,10 @@ class RunFolder:
             raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
         return config
 
+    def settings_digest(self) -> str:
+        """A name for exactly the settings that config.json states."""
+        return hashlib.sha256(json.dumps(self.config()["settings"], sort_keys=True).encode()).hexdigest()[:16]
+
     def _check_same(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
         old = self.config()
         if old["kind"] != kind:
@@ -85,7 +91,8 @@ class RunFolder:
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
         """Refuse to go on with other data or another backbone under the name that the run had them by."""
         known = self.config().get("inputs", {})
-        changed = [name for name, digest in inputs.items() if known.get(name, digest) != digest]
+        # A run that was exported with rounded weights lists their digest beside the first one.
+        changed = [name for name, digest in inputs.items() if digest not in known.get(name, digest)]
         if changed:
             raise CheckpointError(
                 f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; "

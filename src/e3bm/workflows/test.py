@@ -11,8 +11,10 @@ from e3bm.assembly import DTYPES, build_backbone, build_learner, load_backbone
 from e3bm.data.sampler import EpisodeSampler, episodes_hash
 from e3bm.engine import Engine
 from e3bm.errors import SettingsError
+from e3bm.evaluation.averaged import AveragedLearners
 from e3bm.evaluation.comparison import NOT_PAIRED, Row, Tested, aggregate, pair
 from e3bm.evaluation.evaluate import TaskSource, evaluate
+from e3bm.evaluation.grouping import baseline_group_of, group_of
 from e3bm.evaluation.protocol import check_episodes, check_row, check_splits, seen_classes
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.settings import (
@@ -24,10 +26,12 @@ from e3bm.settings import (
     TrainSettings,
     read_settings,
 )
+from e3bm.tracking.answers import keep_answers
 from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.tracking.environment import commit
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
+from e3bm.workflows.ensemble import EnsembleSettings, beside, settings_beside
 from e3bm.workflows.start import joined
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 from e3bm.workflows.train import run_inputs
@@ -48,6 +52,7 @@ def run_test(runs: list[Path], settings: TestSettings, progress: Progress | None
     if Engine.is_leader():
         for path, result in zip(runs, tested, strict=True):
             RunFolder(path).add_result(result.row)
+            keep_answers(path, result.row, _right_answers(result))
     return rows
 
 
@@ -82,7 +87,11 @@ def _test_one(run: RunFolder, settings: TestSettings, progress: Progress) -> Tes
         pretrain = read_settings(PretrainSettings, config["settings"])
         with joined(_machine(pretrain.machine, settings)) as engine:
             return _examine(run, _pretrained(run, pretrain, settings, progress, engine), settings, progress, engine)
-    train = read_settings(TrainSettings, config["settings"])
+    if config["kind"] == "ensemble":
+        ensemble = read_settings(EnsembleSettings, config["settings"])
+        with joined(_machine(MachineSettings(), settings)) as engine:
+            return _examine(run, _averaged(run, ensemble, settings, progress, engine), settings, progress, engine)
+    train = settings_beside(run)
     with joined(_machine(train.machine, settings)) as engine:
         return _examine(run, _meta_trained(run, train, settings, progress, engine), settings, progress, engine)
 
@@ -120,11 +129,30 @@ def _meta_trained(
         "epochs": train.method.test_epochs or train.method.epochs,
         "backbone": f"{train.backbone.name} x{train.backbone.width:g}",
         "trained_on": train.data.dataset,
+        # A frozen backbone stands beside the learner, not inside it.
+        "parameters": _size(learner) + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
     }
-    plain = train.but(hyperprior=type(hyperprior)(), name="")
-    return Subject(
-        learner, tasks, exam, labels, train.seed, _group(train), _group(plain), epochs=train.method.test_epochs
-    )
+    groups = group_of(train), baseline_group_of(train)
+    return Subject(learner, tasks, exam, labels, train.seed, *groups, epochs=train.method.test_epochs)
+
+
+def _averaged(
+    run: RunFolder, ensemble: EnsembleSettings, settings: TestSettings, progress: Progress, engine: Engine
+) -> Subject:
+    """Independent models with the mean of their probabilities; all must take the same images."""
+    members = [RunFolder(beside(run.path, path)) for path in ensemble.members]
+    trained = [settings_beside(member) for member in members]
+    if any(train.backbone.adapt == "frozen" or group_of(train) != group_of(trained[0]) for train in trained):
+        raise SettingsError("An ensemble is of runs that differ in their seed only and that take images, not features.")
+    subjects = [
+        _meta_trained(member, train, settings, progress, engine) for member, train in zip(members, trained, strict=True)
+    ]
+    first, count = subjects[0], len(subjects)
+    labels = first.labels | {"method": f"{count}x {first.labels['method']}"}
+    labels["parameters"] = sum(subject.labels["parameters"] for subject in subjects)
+    learner = AveragedLearners([subject.learner for subject in subjects])
+    group = f"{count}x {first.group}"
+    return Subject(learner, first.tasks, first.exam, labels, first.seed, group, first.group, epochs=first.epochs)
 
 
 def _pretrained(
@@ -147,8 +175,9 @@ def _pretrained(
         "epochs": 0,
         "backbone": f"{pretrain.backbone.name} x{pretrain.backbone.width:g}",
         "trained_on": pretrain.data.dataset,
+        "parameters": _size(backbone),
     }
-    group = pretrain.but(seed=0).digest()
+    group = group_of(pretrain)
     learner = NearestMean(ReadyFeatures(backbone.feature_size))
     return Subject(learner, tasks, exam, labels, pretrain.seed, group, group)
 
@@ -209,6 +238,9 @@ def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress:
         **found.summary(),
         "episodes": settings.episodes,
         "episodes_hash": exam.digest,
+        "episodes_seed": settings.seed,
+        "data_digest": exam.data.images.digest,
+        "settings_digest": run.settings_digest(),
         **NOT_PAIRED,
         "ways": exam.episode.ways,
         "shots": exam.episode.shots,
@@ -219,7 +251,6 @@ def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress:
         "commit": commit(),
         "seconds": found.seconds,
         "train_seconds": _train_seconds(run),
-        "parameters": sum(parameter.numel() for parameter in learner.parameters() if parameter.requires_grad),
         "epoch_accuracy": found.epoch_accuracy.tolist(),
         "reliability": found.reliability.as_json(),
         "rates": found.rates.tolist(),
@@ -230,9 +261,14 @@ def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress:
     return Tested(row, found.accuracy, subject.group, subject.baseline)
 
 
-def _group(settings: TrainSettings) -> str:
-    # Seeds have backbones of their own: which one is part of the seed.
-    return settings.but(seed=0, name="", backbone__pretrained=None).digest()
+def _right_answers(result: Tested) -> list[int]:
+    """Whole numbers: an accuracy is a share of the episode's queries."""
+    queries = result.row["ways"] * result.row["queries"]
+    return [round(share) for share in (result.accuracy * queries / 100).tolist()]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _train_seconds(run: RunFolder) -> float:
