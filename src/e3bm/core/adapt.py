@@ -87,8 +87,7 @@ def adapt_and_keep(
             ensemble = problem.vote(ensemble, state, weight)
         rates.append(rate)
         weights.append(torch.zeros_like(rate) if weight is None else weight)
-        with torch.no_grad():
-            losses.append(observation.loss())
+        losses.append(observation.loss().detach())
         if every_epoch:
             singles.append(problem.scores(problem.vote(problem.empty(), state, torch.ones_like(rate))))
     trace = AdaptationTrace(

@@ -35,8 +35,8 @@ class Basis:
         if self.vectors is None:
             return rows.unsqueeze(1).expand(-1, self.mask.shape[0], -1, -1)
         # One matrix product for all groups, tasks and vectors.
-        products = self.vectors.reshape(-1, features) @ rows.reshape(-1, features).mT
-        return products.view(*self.vectors.shape[:2], groups, count).permute(2, 0, 3, 1)
+        products = rows.reshape(-1, features) @ self.vectors.reshape(-1, features).mT
+        return products.view(groups, count, *self.vectors.shape[:2]).transpose(1, 2)
 
     def dense(self, coefficients: Float[Tensor, "T N W"]) -> Float[Tensor, "T D W"]:
         """The gradient itself."""
@@ -109,11 +109,11 @@ class ClassMean:
         def read(projected: Tensor, start: Tensor) -> Reader:
             def reader(observation: Observation) -> Tensor:
                 mean = _cut(observation.coefficients(), detach).mean(-1, keepdim=True)
-                return torch.baddbmm(start.unsqueeze(-1), projected, mean).squeeze(-1)
+                return torch.baddbmm(start, projected, mean).squeeze(-1)
 
             return reader
 
-        return _readers(read, basis.project(rows), constant)
+        return _readers(read, basis.project(rows), constant.unsqueeze(-1))
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,17 @@ class Flat:
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
     ) -> tuple[Reader, ...]:
         groups, count, _ = rows.shape
-        per_class = rows.view(groups, count * self.ways, self.features)
-        projected = basis.project(per_class)  # G T (R W) N
-        tasks, vectors = projected.shape[1], projected.shape[3]
-        # [R, W, N] against [N, W]: one row per output, so that the readers are plain matrix products.
-        matrix = projected.reshape(groups, tasks, count, self.ways, vectors).transpose(-1, -2)
-        matrix = matrix.reshape(groups, tasks, count, vectors * self.ways)
+        projected = basis.project(rows.reshape(groups, count * self.ways, self.features))  # G T (R W) N
+        matrix = projected.reshape(groups, projected.shape[1], count, -1)
 
         def read(projection: Tensor, start: Tensor) -> Reader:
             def reader(observation: Observation) -> Tensor:
-                flat = _cut(observation.coefficients(), detach).reshape(tasks, -1, 1)
-                return torch.baddbmm(start.unsqueeze(-1), projection, flat).squeeze(-1)
+                flat = _cut(observation.coefficients(), detach).mT.flatten(1).unsqueeze(-1)  # class after class
+                return torch.baddbmm(start, projection, flat).squeeze(-1)
 
             return reader
 
-        return _readers(read, matrix, constant)
+        return _readers(read, matrix, constant.unsqueeze(-1))
 
 
 @dataclass(frozen=True)
@@ -201,7 +197,8 @@ class Stats:
 
         def read(row: Tensor, start: Tensor) -> Reader:
             def reader(observation: Observation) -> Tensor:
-                parts = [(observation.squared_norm() + TINY).log() / 2, observation.loss()]
+                # Rounding can leave a vanishing gradient with a negative square.
+                parts = [(observation.squared_norm().clamp_min(0) + TINY).log() / 2, observation.loss()]
                 if self.transductive:
                     parts += query_entropies(observation.query_scores())
                 return torch.addmm(start, _cut(torch.stack(parts, -1), detach), row.mT)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 SHORTEST = 1e-20  # squared length below which a vector counts as zero: its cosines are 0, not NaN
 
@@ -35,3 +36,10 @@ def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
 def centre(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
     """Vectors minus their own mean over features."""
     return vectors - vectors.mean(-1, keepdim=True)
+
+
+def unit_centred(vectors: Float[Tensor, "*N D"], length: Float[Tensor, ""]) -> Float[Tensor, "*N D"]:
+    """The same as unit(centre(vectors)) times a length, in one pass over the features."""
+    features = vectors.shape[-1]
+    weight = (length / features**0.5).expand(features)
+    return functional.layer_norm(vectors, (features,), weight, eps=SHORTEST / features)

@@ -1,7 +1,9 @@
 """A cosine head trained by gradient descent, in Gram form: MTL's cosine classifier and SIB's.
 
-Scores are s (cos(x, w_c) + b). Every w_c stays W0_c + span(examples, W0), so learners are coefficients C over the basis
-[x/|x|; W0]. Lengths and cosines come from its Gram matrix, and the ensemble is the sum of v_m w_m/|w_m|: one matrix.
+Scores are s (cos(x, w_c) + b). Write v = s x/|x| and keep every weight as coefficients over these vectors, w = B V (if
+the start lies outside their span, also over the start's own rows). With G = V V^T, the products of all vectors with all
+weights are B G, |w|^2 = B.(B G), scores are q = B G/|w|, and with their derivatives R the gradient is
+(R - (R.q) B/|w|)/|w|. The ensemble is the sum of v_m B_m/|w_m|: one matrix.
 """
 
 from collections.abc import Callable
@@ -14,38 +16,56 @@ from torch.nn import functional
 
 from e3bm.core.context import Basis
 from e3bm.methods.collapsed import SHORTEST, CollapsedHead
+from e3bm.methods.labelled import LabelledSupport
 
 
 class CosineState(NamedTuple):
-    """A learner: coefficients over the basis (beyond W0), products of the basis with its weights, 1/|w_c|."""
+    """A learner: coefficients over the vectors, the same for its weights at length one, 1/|w|, and all scores."""
 
-    coefficients: Float[Tensor, "T N W"]
-    products: Float[Tensor, "T N W"]
-    inverse: Float[Tensor, "T 1 W"]
+    coefficients: Float[Tensor, "T W N"]
+    unit: Float[Tensor, "T W N"]
+    inverse: Float[Tensor, "T W 1"]
+    scores: Float[Tensor, "T W N"]
 
 
 class CosineDirection(NamedTuple):
-    """A gradient: coefficients over the basis, and products of the basis with it."""
+    """A gradient as coefficients, and the logarithms of the support predictions where they were on the way."""
 
-    coefficients: Float[Tensor, "T N W"]
-    change: Float[Tensor, "T N W"]
-    scores: Float[Tensor, "T X W"]
+    coefficients: Float[Tensor, "T W N"]
+    log_probabilities: Float[Tensor, "T W S"] | None
 
 
 class CosineEnsemble(NamedTuple):
-    """Sums of v_m C_m/|w_m|, of v_m/|w_m| and of v_m."""
+    """Sums of v_m B_m/|w_m|, of v_m/|w_m| (needed in first order only) and of v_m."""
 
-    coefficients: Float[Tensor, "T N W"]
-    inverse: Float[Tensor, "T 1 W"]
+    coefficients: Float[Tensor, "T W N"]
+    inverse: Float[Tensor, "T W 1"]
     total: Float[Tensor, "T 1 1"]
+
+
+class CosineStart(NamedTuple):
+    """Theta_0: coefficients over the examples and, where it lies outside their span, over rows of its own."""
+
+    coefficients: Float[Tensor, "T W N"]
+    rows: Float[Tensor, "T W D"] | None
+
+    @classmethod
+    def outside(cls, examples: Float[Tensor, "T X D"], weight: Float[Tensor, "T W D"]) -> "CosineStart":
+        """A start that the examples know nothing of."""
+        one = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
+        return cls(functional.pad(one, (examples.shape[1], 0)).expand(len(weight), -1, -1), weight)
+
+
+# Scores of the examples [T W X] -> their derivatives, and log predictions if the examples are the support.
+Drive = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class CosineHead:
     """The moves of cosine heads on T tasks.
 
-    ``examples`` are the rows whose scores drive the updates: the support with the true gradient, or the queries with a
-    synthetic one. ``residual`` gives the derivative of the loss by these scores, ``loss`` the training loss of the
-    support from its scores.
+    ``examples`` are the rows whose scores ``drive`` the updates: the support with the true gradient, or the queries
+    with a synthetic one. Examples, support and query have length ``scale``. ``embeddings`` (of support and query) are
+    what the hyperprior sees.
     """
 
     def __init__(
@@ -54,119 +74,127 @@ class CosineHead:
         support: Float[Tensor, "T S D"],
         query: Float[Tensor, "T Q D"],
         mask: Bool[Tensor, "T S"],
-        weight: Float[Tensor, "T W D"],
-        scale: Float[Tensor, ""],
-        bias: Float[Tensor, ""],
-        residual: Callable[[Tensor], Tensor],
-        loss: Callable[[Tensor], Tensor],
-        embeddings: Float[Tensor, "T S D"],
+        labelled: LabelledSupport,
+        start: CosineStart,
+        drive: Drive,
+        embeddings: tuple[Callable[[], Tensor], Callable[[], Tensor]],
         *,
+        scale: Float[Tensor, ""],
+        shift: Float[Tensor, ""] | None,
+        centred: bool,
         second_order: bool,
     ) -> None:
-        """All of examples, support and query have length one; ``embeddings`` are what the hyperprior sees."""
-        self.count, self.support, self.query, self.mask = examples.shape[1], support, query, mask
-        self.weight, self.scale, self.bias = weight, scale, bias
-        self.residual, self.support_loss, self.embeddings = residual, loss, embeddings
-        self.second_order = second_order
-        self.drives_itself = examples is support
-        self.vectors = torch.cat([examples, weight], 1)
+        """``shift`` is s b; ``centred`` says that features lost their own mean on the way here."""
+        self.support, self.query, self.mask, self.labelled = support, query, mask, labelled
+        self.drive, self.embeddings = drive, embeddings
+        self.scale, self.shift, self.centred, self.second_order = scale, shift, centred, second_order
+        self.vectors = examples if start.rows is None else torch.cat([examples, start.rows], 1)
+        self.start_coefficients = start.coefficients
+        self.extra = self.vectors.shape[1] - examples.shape[1]
+        self.drift: Tensor | None = None
         if not second_order:
-            self.vectors = self.vectors.detach()
+            # Gradients are constants and so are the vectors they are written in; a start that is learned still moves
+            # the weights. Its drift from the constant copy is zero and carries the derivative.
+            self.vectors, self.start_coefficients = self.vectors.detach(), self.start_coefficients.detach()
+            if start.rows is not None:
+                self.drift = start.rows - start.rows.detach()
         self.gram = self.vectors @ self.vectors.mT
-        self.start_products = self.vectors @ weight.mT if not second_order else self.gram[..., self.count :]
-        self.start_square = weight.square().sum(-1).unsqueeze(1)
-        self.readout = self.gram[:, : self.count] if examples is query and second_order else query @ self.vectors.mT
-        self.query_start = query @ weight.mT
-        ways = weight.shape[1]
-        self.identity = functional.pad(torch.eye(ways, dtype=weight.dtype, device=weight.device), (0, 0, self.count, 0))
+        self.readout = query @ self.vectors.mT
+        self.drift_products = None if self.drift is None else self.drift @ self.vectors.mT
 
     def basis(self) -> Basis:
-        return Basis(self.vectors, lambda: self.embeddings, lambda: self.query, self.mask)
+        return Basis(self.vectors, *self.embeddings, self.mask)
 
     def start(self) -> CosineState:
-        return CosineState(
-            torch.zeros_like(self.start_products), self.start_products, (self.start_square + SHORTEST).rsqrt()
-        )
+        return self._state(self.start_coefficients, SHORTEST)
 
     def empty(self) -> CosineEnsemble:
-        nothing = self.start_products.new_zeros(())
-        tasks, _, ways = self.start_products.shape
+        nothing = self.gram.new_zeros(())
+        tasks, ways, _ = self.start_coefficients.shape
         return CosineEnsemble(
-            nothing.expand_as(self.start_products), nothing.expand(tasks, 1, ways), nothing.expand(tasks, 1, 1)
+            nothing.expand_as(self.start_coefficients), nothing.expand(tasks, ways, 1), nothing.expand(tasks, 1, 1)
         )
 
     def direction(self, state: CosineState) -> CosineDirection:
-        if not self.second_order:
-            state = CosineState(*(part.detach() for part in state))
-        steep = self.scale * state.inverse
-        plain = state.products[:, : self.count] * steep
-        residual = self.residual(plain + self.scale * self.bias)
-        # The score of x by w_c: s x.w/|w|. Its derivative by w is s x/|w| minus (s x.w/|w|) w/|w|^2.
-        along = (residual * plain).sum(1, keepdim=True) * state.inverse.square()
-        top = functional.pad(residual * steep, (0, 0, 0, self.identity.shape[1]))
-        coefficients = torch.addcmul(top, state.coefficients + self.identity, along, value=-1)
-        if not self.second_order:
-            coefficients = coefficients.detach()
-        return CosineDirection(coefficients, self.gram @ coefficients, plain)
+        if self.second_order:
+            return self._direction(state)
+        with torch.no_grad():
+            return self._direction(state)
 
     def observe(self, state: CosineState, direction: CosineDirection) -> "CosineObservation":
         return CosineObservation(self, state, direction)
 
     def step(self, state: CosineState, direction: CosineDirection, rate: Float[Tensor, " T"]) -> CosineState:
         rate = rate.view(-1, 1, 1)
-        coefficients = torch.addcmul(state.coefficients, direction.coefficients, rate, value=-1)
-        products = torch.addcmul(state.products, direction.change, rate, value=-1)
-        # |w|^2 = |W0|^2 + C.(basis W0) + C.(basis w)
-        square = self.start_square + (coefficients * (self.start_products + products)).sum(1, keepdim=True)
-        return CosineState(coefficients, products, (square + SHORTEST).rsqrt())
+        return self._state(torch.addcmul(state.coefficients, direction.coefficients, rate, value=-1))
 
     def vote(self, ensemble: CosineEnsemble, state: CosineState, weight: Float[Tensor, " T"]) -> CosineEnsemble:
         weight = weight.view(-1, 1, 1)
-        share = weight * state.inverse
         return CosineEnsemble(
-            torch.addcmul(ensemble.coefficients, state.coefficients, share),
-            ensemble.inverse + share,
+            torch.addcmul(ensemble.coefficients, state.unit, weight),
+            ensemble.inverse if self.drift is None else torch.addcmul(ensemble.inverse, state.inverse, weight),
             ensemble.total + weight,
         )
 
     def scores(self, ensemble: CosineEnsemble) -> Float[Tensor, "T Q W"]:
-        cosines = torch.addcmul(self.readout @ ensemble.coefficients, self.query_start, ensemble.inverse)
-        return self.scale * (cosines + ensemble.total * self.bias)
+        scores = self.readout @ ensemble.coefficients.mT
+        if self.drift is not None:
+            scores = scores + self.query @ (ensemble.inverse * self.drift).mT
+        return scores if self.shift is None else scores + self.shift * ensemble.total
 
     def collapse(self, ensemble: CosineEnsemble) -> CollapsedHead:
         """The one matrix whose products with x/|x| are the ensemble's scores; it is not normalised again."""
-        direction = ensemble.inverse.mT * self.weight + ensemble.coefficients.mT @ self.vectors
-        bias = (self.scale * self.bias * ensemble.total).squeeze(-1).expand(-1, self.weight.shape[1])
-        return CollapsedHead(self.scale * direction, bias, unit_length=True)
+        direction = ensemble.coefficients @ self.vectors
+        if self.drift is not None:
+            direction = direction + ensemble.inverse * self.drift
+        bias = ensemble.total * (0.0 if self.shift is None else self.shift)
+        bias = bias.squeeze(-1).expand(-1, direction.shape[1])
+        return CollapsedHead(self.scale * direction, bias, unit_length=True, centred=self.centred)
 
-    def support_scores(self, state: CosineState) -> Float[Tensor, "T S W"]:
-        """Scores of the support by a learner."""
-        products = self.support @ self.weight.mT + (self.support @ self.vectors.mT) @ state.coefficients
-        return self.scale * (products * state.inverse + self.bias)
+    def _state(self, coefficients: Float[Tensor, "T W N"], shortest: float | None = None) -> CosineState:
+        products = twice = coefficients @ self.gram
+        if self.drift_products is not None:
+            products = products + self.drift_products
+            twice = products + self.drift_products  # |w + drift|^2 = |w|^2 + 2 w.drift
+        square = (coefficients * twice).sum(-1, keepdim=True)
+        # Updates are orthogonal to the weights, so that lengths only grow: only a start can be zero.
+        inverse = (square if shortest is None else square.clamp_min(shortest)).rsqrt()
+        return CosineState(coefficients, coefficients * inverse, inverse, products * inverse)
+
+    def _direction(self, state: CosineState) -> CosineDirection:
+        scores = state.scores[..., : -self.extra] if self.extra else state.scores
+        residual, log_probabilities = self.drive(scores if self.shift is None else scores + self.shift)
+        along = (residual * scores).sum(-1, keepdim=True)
+        if self.extra:
+            residual = functional.pad(residual, (0, self.extra))
+        gradient = torch.addcmul(residual, along, state.unit, value=-1) * state.inverse
+        return CosineDirection(gradient, log_probabilities)
 
 
 class CosineObservation:
-    """What a hyperprior may see of a cosine head at an epoch."""
+    """What a hyperprior may see of a cosine head at an epoch; constants in first order."""
 
     def __init__(self, head: CosineHead, state: CosineState, direction: CosineDirection) -> None:
-        self._head, self._state, self._direction = head, state, direction
-        self._loss: Tensor | None = None
+        self._head, self._direction = head, direction
+        self._unit = state.unit if head.second_order else state.unit.detach()
 
     def coefficients(self) -> Float[Tensor, "T N W"]:
-        return self._direction.coefficients
+        return self._direction.coefficients.mT
 
     def squared_norm(self) -> Float[Tensor, " T"]:
-        return (self._direction.coefficients * self._direction.change).sum((1, 2))
+        gradient = self._direction.coefficients
+        return (gradient * (gradient @ self._head.gram)).sum((1, 2))
 
     def loss(self) -> Float[Tensor, " T"]:
-        if self._loss is None:
-            head = self._head
-            # A bias that is the same for all classes does not change a softmax.
-            scores = self._direction.scores if head.drives_itself else head.support_scores(self._state)
-            self._loss = head.support_loss(scores if head.second_order else scores.detach())
-        return self._loss
+        found, head = self._direction.log_probabilities, self._head
+        if found is None:
+            # A shift that is the same for all classes does not change a softmax.
+            scores = self._unit @ (head.vectors @ head.support.mT)
+            found = (scores if head.second_order else scores.detach()).log_softmax(1)
+        return head.labelled.loss(found)
 
     def query_scores(self) -> Float[Tensor, "T Q W"]:
-        head, state = self._head, self._state
-        products = head.query_start + head.readout @ state.coefficients
-        return head.scale * (products * state.inverse + head.bias)
+        head = self._head
+        scores = head.readout @ self._unit.mT
+        scores = scores if head.shift is None else scores + head.shift
+        return scores if head.second_order else scores.detach()

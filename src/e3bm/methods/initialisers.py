@@ -39,20 +39,18 @@ class LearnedStart(nn.Module):
 class PrototypeStart(nn.Module):
     """theta is the task's class means: any number of ways.
 
-    For a linear head the start is the nearest-class-mean rule, s (mu.x - |mu|^2/2) with a learned s; a cosine head has
-    its own scale and no bias. With ``constant`` no gradient flows through the means, as published.
+    The start is the nearest-class-mean rule, s (mu.x - |mu|^2/2) with a learned s. With ``constant`` no gradient flows
+    through the means, as published.
     """
 
-    def __init__(self, *, linear: bool, constant: bool) -> None:
+    def __init__(self, *, constant: bool) -> None:
         super().__init__()
         self.constant = constant
-        self.log_scale = nn.Parameter(torch.zeros(())) if linear else None
+        self.log_scale = nn.Parameter(torch.zeros(()))
 
     def forward(
         self, support: Float[Tensor, "T S D"], labelled: LabelledSupport
     ) -> tuple[Float[Tensor, "T W D"], Float[Tensor, "T W"]]:
         means = labelled.class_means(support.detach() if self.constant else support)
-        if self.log_scale is None:
-            return means, means.new_zeros(means.shape[:2])
         scale = self.log_scale.exp()
         return scale * means, -scale * means.square().sum(-1) / 2

@@ -1,7 +1,7 @@
 """A linear head trained by gradient descent, in Gram form.
 
-The weights never leave W0 + span(support): W_m = W0 - A_m^T E. With K = E E^T and R = (softmax - target)/n, an epoch is
-A += alpha R and S -= alpha (K + 1) R (the 1 is the bias), and the whole ensemble needs one product with the queries.
+The weights never leave W0 + span(support): W_m = W0 + A_m E. With K = E E^T and R = (softmax - target)/n, an epoch is
+A -= alpha R and S = S0 + A (K + 1) (the 1 is the bias), and the whole ensemble needs one product with the queries.
 """
 
 from typing import NamedTuple
@@ -16,28 +16,21 @@ from e3bm.methods.labelled import LabelledSupport
 
 
 class LinearState(NamedTuple):
-    """A learner: coefficients over the support, and its support scores."""
+    """A learner: coefficients over the support, and the logarithms of its support predictions."""
 
-    coefficients: Float[Tensor, "T S W"]
-    scores: Float[Tensor, "T S W"]
-
-
-class LinearDirection(NamedTuple):
-    """A gradient: coefficients over the support, and the change of support scores it causes."""
-
-    residual: Float[Tensor, "T S W"]
-    change: Float[Tensor, "T S W"]
+    coefficients: Float[Tensor, "T W S"]
+    log_probabilities: Float[Tensor, "T W S"]
 
 
 class LinearEnsemble(NamedTuple):
     """Weighted sum of coefficients, and sum of weights."""
 
-    coefficients: Float[Tensor, "T S W"]
+    coefficients: Float[Tensor, "T W S"]
     total: Float[Tensor, "T 1 1"]
 
 
 class LinearHead:
-    """The moves of linear heads on T tasks."""
+    """The moves of linear heads on T tasks; a direction is the gradient's coefficients over the support."""
 
     def __init__(
         self,
@@ -49,74 +42,73 @@ class LinearHead:
         bias: Float[Tensor, "T W"],
         *,
         second_order: bool,
+        length: float | None = None,
     ) -> None:
+        """``length`` is what examples were scaled to before they came here, if they were: new ones must be too."""
         self.support, self.query, self.labelled, self.mask = support, query, labelled, mask
         self.weight, self.bias = weight, bias
-        self.second_order = second_order
+        self.second_order, self.length = second_order, length
         # First order: gradients are constants, so the vectors they are written in are too.
         self.vectors = support if second_order else support.detach()
         self.gram = self.vectors @ self.vectors.mT + 1
-        self.readout = query @ self.vectors.mT + 1
-        self.query_start = torch.baddbmm(bias.unsqueeze(1), query, weight.mT)
+        self.start_scores = torch.baddbmm(bias.unsqueeze(-1), weight, self.vectors.mT)
+        # The queries meet the support and the start in one product.
+        products = query @ torch.cat([self.vectors, weight], 1).mT
+        self.readout = products[..., : support.shape[1]] + 1
+        self.query_start = products[..., support.shape[1] :] + bias.unsqueeze(1)
 
     def basis(self) -> Basis:
         return Basis(self.vectors, lambda: self.support, lambda: self.query, self.mask)
 
     def start(self) -> LinearState:
-        scores = torch.baddbmm(self.bias.unsqueeze(1), self.vectors, self.weight.mT)
-        return LinearState(torch.zeros_like(scores), scores)
+        return LinearState(torch.zeros_like(self.start_scores), self.start_scores.log_softmax(1))
 
     def empty(self) -> LinearEnsemble:
-        nothing = self.query_start.new_zeros(())
-        shape = self.labelled.minus_targets.shape
-        return LinearEnsemble(nothing.expand(shape), nothing.expand(shape[0], 1, 1))
+        nothing = self.start_scores.new_zeros(())
+        return LinearEnsemble(nothing.expand_as(self.start_scores), nothing.expand(len(self.mask), 1, 1))
 
-    def direction(self, state: LinearState) -> LinearDirection:
-        residual = self.labelled.residual(state.scores if self.second_order else state.scores.detach())
-        return LinearDirection(residual, self.gram @ residual)
+    def direction(self, state: LinearState) -> Float[Tensor, "T W S"]:
+        found = state.log_probabilities
+        return self.labelled.residual(found if self.second_order else found.detach())
 
-    def observe(self, state: LinearState, direction: LinearDirection) -> "LinearObservation":
+    def observe(self, state: LinearState, direction: Float[Tensor, "T W S"]) -> "LinearObservation":
         return LinearObservation(self, state, direction)
 
-    def step(self, state: LinearState, direction: LinearDirection, rate: Float[Tensor, " T"]) -> LinearState:
-        rate = rate.view(-1, 1, 1)
-        return LinearState(
-            torch.addcmul(state.coefficients, direction.residual, rate),
-            torch.addcmul(state.scores, direction.change, rate, value=-1),
-        )
+    def step(self, state: LinearState, direction: Float[Tensor, "T W S"], rate: Float[Tensor, " T"]) -> LinearState:
+        coefficients = torch.addcmul(state.coefficients, direction, rate.view(-1, 1, 1), value=-1)
+        return LinearState(coefficients, torch.baddbmm(self.start_scores, coefficients, self.gram).log_softmax(1))
 
     def vote(self, ensemble: LinearEnsemble, state: LinearState, weight: Float[Tensor, " T"]) -> LinearEnsemble:
         weight = weight.view(-1, 1, 1)
         return LinearEnsemble(torch.addcmul(ensemble.coefficients, state.coefficients, weight), ensemble.total + weight)
 
     def scores(self, ensemble: LinearEnsemble) -> Float[Tensor, "T Q W"]:
-        return ensemble.total * self.query_start - self.readout @ ensemble.coefficients
+        return torch.baddbmm(ensemble.total * self.query_start, self.readout, ensemble.coefficients.mT)
 
     def collapse(self, ensemble: LinearEnsemble) -> CollapsedHead:
         """The one matrix and bias whose scores are the ensemble's."""
-        weight = ensemble.total * self.weight - ensemble.coefficients.mT @ self.vectors
-        bias = ensemble.total.squeeze(-1) * self.bias - ensemble.coefficients.sum(1)
-        return CollapsedHead(weight, bias, unit_length=False)
+        weight = torch.baddbmm(ensemble.total * self.weight, ensemble.coefficients, self.vectors)
+        bias = ensemble.total.squeeze(-1) * self.bias + ensemble.coefficients.sum(-1)
+        return CollapsedHead(weight * (self.length or 1.0), bias, unit_length=self.length is not None)
 
 
 class LinearObservation:
-    """What a hyperprior may see of a linear head at an epoch."""
+    """What a hyperprior may see of a linear head at an epoch; constants in first order."""
 
-    def __init__(self, head: LinearHead, state: LinearState, direction: LinearDirection) -> None:
-        self._head, self._state, self._direction = head, state, direction
-        self._loss: Tensor | None = None
+    def __init__(self, head: LinearHead, state: LinearState, direction: Float[Tensor, "T W S"]) -> None:
+        self._head, self._direction = head, direction
+        self._state = state if head.second_order else LinearState(*(part.detach() for part in state))
 
     def coefficients(self) -> Float[Tensor, "T S W"]:
-        return self._direction.residual
+        return self._direction.mT
 
     def squared_norm(self) -> Float[Tensor, " T"]:
-        return (self._direction.residual * self._direction.change).sum((1, 2))
+        return (self._direction * (self._direction @ self._head.gram)).sum((1, 2))
 
     def loss(self) -> Float[Tensor, " T"]:
-        if self._loss is None:
-            scores = self._state.scores
-            self._loss = self._head.labelled.loss(scores if self._head.second_order else scores.detach())
-        return self._loss
+        return self._head.labelled.loss(self._state.log_probabilities)
 
     def query_scores(self) -> Float[Tensor, "T Q W"]:
-        return self._head.query_start - self._head.readout @ self._state.coefficients
+        head = self._head
+        scores = torch.baddbmm(head.query_start, head.readout, self._state.coefficients.mT)
+        return scores if head.second_order else scores.detach()

@@ -3,13 +3,14 @@
 from typing import Literal
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import METHODS, Encoder, Parts
-from e3bm.methods.collapsed import centre, unit
-from e3bm.methods.cosine_head import CosineHead
+from e3bm.methods.collapsed import SHORTEST, centre, unit_centred
+from e3bm.methods.cosine_head import CosineHead, CosineStart
 from e3bm.methods.initialisers import Initialiser, LearnedStart, PrototypeStart
 from e3bm.methods.labelled import LabelledSupport
 from e3bm.methods.linear_head import LinearHead
@@ -28,24 +29,25 @@ class Mtl(nn.Module):
         start: Literal["learned", "prototype"] = "learned",
         ways: int = 5,
         temperature: float = 8.0,
+        feature_length: float | None = None,
         second_order: bool = True,
     ) -> None:
+        """``feature_length`` scales the linear head's examples to that length, so that rates mean the same anywhere."""
         super().__init__()
         if head not in ("linear", "cosine") or start not in ("learned", "prototype"):
             raise SettingsError(
                 f"MTL has heads 'linear' and 'cosine' and starts 'learned' and 'prototype'; found {head}, {start}."
             )
         self.encoder, self.head, self.second_order = encoder, head, second_order
-        self.initialiser: Initialiser = (
-            LearnedStart(ways, encoder.feature_size)
-            if start == "learned"
-            else PrototypeStart(linear=head == "linear", constant=not second_order)
-        )
+        self.feature_length = feature_length
+        self.initialiser: Initialiser | None = None  # None: the class means, in the head's own terms
+        if start == "learned":
+            self.initialiser = LearnedStart(ways, encoder.feature_size)
+        elif head == "linear":
+            self.initialiser = PrototypeStart(constant=not second_order)
         self.register_buffer("temperature", torch.tensor(float(temperature)))
-        self.register_buffer("no_bias", torch.tensor(0.0), persistent=False)
 
-    temperature: torch.Tensor
-    no_bias: torch.Tensor
+    temperature: Tensor
 
     @classmethod
     def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Mtl":
@@ -56,6 +58,7 @@ class Mtl(nn.Module):
             start=method.start,
             ways=settings.episode.ways,
             temperature=method.temperature,
+            feature_length=method.feature_length,
             second_order=method.order == "second",
         )
 
@@ -63,22 +66,42 @@ class Mtl(nn.Module):
         support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         if self.head == "linear":
+            assert self.initialiser is not None
             weight, bias = self.initialiser(support, labelled)
             return LinearHead(support, query, labelled, batch.mask, weight, bias, second_order=self.second_order)
-        # The cosine head works on features centred per sample; the hyperprior sees them before normalisation.
-        centred = centre(support)
-        weight, _ = self.initialiser(centred, labelled)
-        examples = unit(centred)
+        return self._cosine_problem(batch, support, query, labelled)
+
+    def _cosine_problem(
+        self,
+        batch: TaskBatch,
+        support: Float[Tensor, "T S D"],
+        query: Float[Tensor, "T Q D"],
+        labelled: LabelledSupport,
+    ) -> CosineHead:
+        """The cosine head works on features centred per sample; the hyperprior sees them before normalisation."""
+        examples, queries = unit_centred(support, self.temperature), unit_centred(query, self.temperature)
+        if self.initialiser is None:
+            # Prototypes of centred features, as coefficients over the examples.
+            lengths = (centre(support).square().sum(-1) + SHORTEST).sqrt() / self.temperature
+            start = CosineStart(labelled.class_share * lengths.unsqueeze(1), None)
+        else:
+            start = CosineStart.outside(examples, self.initialiser(support, labelled)[0])
+
+        def drive(scores: Tensor) -> tuple[Tensor, Tensor | None]:
+            log_probabilities = scores.log_softmax(1)
+            return labelled.residual(log_probabilities), log_probabilities
+
         return CosineHead(
             examples,
             examples,
-            unit(centre(query)),
+            queries,
             batch.mask,
-            weight,
-            self.temperature,
-            self.no_bias,
-            labelled.residual,
-            labelled.loss,
-            centred,
+            labelled,
+            start,
+            drive,
+            (lambda: centre(support), lambda: centre(query)),
+            scale=self.temperature,
+            shift=None,
+            centred=True,
             second_order=self.second_order,
         )

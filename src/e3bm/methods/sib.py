@@ -10,7 +10,7 @@ from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import METHODS, Encoder, Parts, check_ways
 from e3bm.methods.collapsed import unit
-from e3bm.methods.cosine_head import CosineHead
+from e3bm.methods.cosine_head import CosineHead, CosineStart
 from e3bm.methods.labelled import LabelledSupport
 from e3bm.settings import TrainSettings
 
@@ -57,18 +57,19 @@ class Sib(nn.Module):
         """The moves on features whose gradients are wanted."""
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         support, query = unit(support), unit(query)
-        weight = self.initial_weight * labelled.class_means(support)
+        examples = self.scale * query
         return CosineHead(
-            query,
-            support,
-            query,
+            examples,
+            self.scale * support,
+            examples,
             batch.mask,
-            weight,
-            self.scale,
-            self.bias,
-            self.gradient_net,
-            labelled.loss,
-            support,
+            labelled,
+            CosineStart.outside(examples, self.initial_weight * labelled.class_means(support)),
+            lambda scores: (self.gradient_net(scores.mT).mT, None),
+            (lambda: support, lambda: query),
+            scale=self.scale,
+            shift=self.scale * self.bias,
+            centred=False,
             second_order=self.second_order,
         )
 
