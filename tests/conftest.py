@@ -1,10 +1,21 @@
 """Shape annotations are checked in tests; every test runs on one thread."""
 
+import sys
+from pathlib import Path
+
 from jaxtyping import install_import_hook
 
 # Before anything of the package is imported.
 install_import_hook(["e3bm.core", "e3bm.methods", "e3bm.backbones", "e3bm.episode"], "beartype.beartype")
+sys.path.insert(0, str(Path(__file__).parent))  # for small_runs
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory):
+    """The folder of the data sets and backbones of small_runs."""
+    return tmp_path_factory.mktemp("small_data")

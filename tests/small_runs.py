@@ -11,6 +11,8 @@ import torch
 from e3bm.backbones import build
 from e3bm.data.packed import PackedWriter
 from e3bm.settings import PretrainSettings, TrainSettings, read_settings
+from e3bm.tracking.checkpoint import Checkpoints
+from e3bm.tracking.run_folder import RunFolder
 
 TRAIN_CLASSES, VAL_CLASSES, TEST_CLASSES = 8, 4, 7
 IMAGES_PER_CLASS, SIZE = 10, 16
@@ -112,3 +114,37 @@ def nested(dotted: dict[str, Any]) -> dict[str, Any]:
 def words(dotted: dict[str, Any]) -> list[str]:
     """The same on the command line."""
     return [word for name, value in dotted.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def lines(run: Path, name: str) -> list[dict[str, Any]]:
+    """What a run logged, without what depends on the clock."""
+    clock = ("seconds", "tasks_per_second", "images_per_second")
+    return [{key: value for key, value in line.items() if key not in clock} for line in RunFolder(run).lines(name)]
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    """Weights (last and best), optimiser state and logs of two finished runs are equal to the last bit."""
+    for which in ("last", "best"):
+        ours, theirs = Checkpoints(found), Checkpoints(expected)
+        assert_equal(ours.weights(which), theirs.weights(which))
+        assert_equal(ours.state(which), theirs.state(which))
+    for name in ("metrics", "schedules"):
+        assert lines(found, name) == lines(expected, name)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Nested values with tensors are equal to the last bit."""
+    assert type(found) is type(expected)
+    if isinstance(found, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    elif isinstance(found, dict):
+        assert found.keys() == expected.keys()
+        for key, value in found.items():
+            assert_equal(value, expected[key])
+    elif isinstance(found, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        assert found == expected
