@@ -3,8 +3,8 @@
     python kill_driver.py random FOLDER KIND KILLS SEED     SIGKILL after random times, again and again
     python kill_driver.py operations FOLDER KIND             SIGKILL at the first, second, .. file operation of a run
 
-KIND is `pretrain` or a method of small_runs. The run never disturbed is FOLDER/undisturbed; the others are FOLDER/run-0,
-run-1 and so on. Prints {"kills": how many hit a living process, "runs": how many run folders}.
+KIND is `pretrain` or a method of small_runs. The run never disturbed is FOLDER/undisturbed; the others are
+FOLDER/run-0, run-1 and so on. Prints {"kills": how many hit a living process, "runs": how many run folders}.
 """
 
 import json
@@ -70,15 +70,14 @@ def ended(number):
 
 def at_random(folder, kind, kills, seed):
     chance, done, runs = random.Random(seed), 0, 0
-    started = time.perf_counter()
     train(folder, kind, folder / "undisturbed", steps=12)
     started = time.perf_counter()
     train(folder, kind, folder / "warm", steps=12)
     whole = time.perf_counter() - started
     while done < kills:
-        finished, tries = False, 0
+        finished, tries, run = False, 0, folder / f"run-{runs}"
         while not finished:
-            number = child(lambda: train(folder, kind, folder / f"run-{runs}", steps=12))
+            number = child(lambda run=run: train(folder, kind, run, steps=12))
             if tries < kills:  # a run that never gets anywhere would be an error, not an endless loop
                 time.sleep(chance.uniform(0, 0.8 * whole))
                 os.kill(number, signal.SIGKILL)

@@ -78,7 +78,7 @@ class Checkpoints:
         try:
             module.load_state_dict(self.weights(which))
         except RuntimeError as error:
-            first = str(error).strip().splitlines()[-1].strip()
+            first = str(error).splitlines()[1].strip()  # below torch's own headline
             raise CheckpointError(f"The weights in {self.place(which)} do not fit the model: {first}") from None
 
     def state(self, which: Which) -> dict[str, Any]:
