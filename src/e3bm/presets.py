@@ -222,7 +222,7 @@ def _small_preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pre
     deep = method != "maml"
     inner = method_settings(method, "e3bm")
     if method == "mtl":
-        inner = inner.but(epochs=30, start="prototype", rate=0.05)
+        inner = inner.but(epochs=30, start="prototype", rate=0.5, feature_length=10**0.5)
     train = read_settings(
         TrainSettings,
         {

@@ -156,6 +156,8 @@ class MethodSettings(Settings):
     """MTL's Theta_0: meta-learned, or the class means."""
     temperature: float = Field(default=8.0, gt=0)
     """Factor on the cosines of MTL's cosine head."""
+    feature_length: float | None = Field(default=None, gt=0)
+    """MTL's linear head: scale every feature vector to this length; unset: as the backbone gives them."""
     gradient_net: Literal["published", "equivariant"] = "published"
     """SIB's synthetic-gradient network."""
     loss_scale: Literal["ways", "mean"] = "ways"

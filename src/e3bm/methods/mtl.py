@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import METHODS, Encoder, Parts
-from e3bm.methods.collapsed import SHORTEST, centre, unit_centred
+from e3bm.methods.collapsed import SHORTEST, centre, unit, unit_centred
 from e3bm.methods.cosine_head import CosineHead, CosineStart
 from e3bm.methods.initialisers import Initialiser, LearnedStart, PrototypeStart
 from e3bm.methods.labelled import LabelledSupport
@@ -67,8 +67,13 @@ class Mtl(nn.Module):
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         if self.head == "linear":
             assert self.initialiser is not None
+            length = self.feature_length
+            if length is not None:
+                support, query = length * unit(support), length * unit(query)
             weight, bias = self.initialiser(support, labelled)
-            return LinearHead(support, query, labelled, batch.mask, weight, bias, second_order=self.second_order)
+            return LinearHead(
+                support, query, labelled, batch.mask, weight, bias, second_order=self.second_order, length=length
+            )
         return self._cosine_problem(batch, support, query, labelled)
 
     def _cosine_problem(

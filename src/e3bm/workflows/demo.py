@@ -17,6 +17,8 @@ from e3bm.workflows.test import Row, run_test
 from e3bm.workflows.train import run_train
 
 Size = Literal["tiny", "small", "full"]
+# Twenty characters at once, one example each: five would be too easy to tell models apart.
+EPISODE = {"ways": 20, "shots": 1, "queries": 5}
 LOOK_EVERY = 0.5  # seconds between looks at what the workers have logged
 
 
@@ -55,6 +57,7 @@ def pretrain_settings(size: DemoSize) -> PretrainSettings:
         {
             "backbone": {"name": "conv4_64", "adapt": "full"},
             "epochs": size.pretrain_epochs,
+            "episode": EPISODE,
             "label_smoothing": 0.1,
             "validation": {"every": 1, "episodes": size.validation_episodes},
         },
@@ -72,13 +75,19 @@ def train_settings(size: DemoSize, backbone: Path) -> dict[str, TrainSettings]:
                 "hyperprior": hyperprior_settings(
                     method, "e3bm", "plain" if kind == "plain" else "lstm-inductive"
                 ).model_dump(),
+                "episode": EPISODE,
                 "backbone": {"name": "conv4_64", "pretrained": str(backbone)},
                 "optimiser": {"steps": size.head_steps, "tasks": 8, "schedule": "cosine"},
                 "validation": {"every": max(1, size.head_steps // 4), "episodes": size.validation_episodes},
                 "checkpoint_every": 100,
             }
             if method == "mtl":
-                values["method"] |= {"epochs": size.inner_epochs, "start": "prototype", "rate": 0.05}
+                values["method"] |= {
+                    "epochs": size.inner_epochs,
+                    "start": "prototype",
+                    "rate": 0.5,
+                    "feature_length": 10**0.5,
+                }
             if method == "maml":
                 values["backbone"] = {"name": "conv4", "adapt": "full", "batchnorm": "batch"}
                 values["optimiser"] |= {"steps": size.maml_steps, "tasks": 4}
