@@ -85,7 +85,7 @@ def train_settings(size: DemoSize, backbone: Path) -> dict[str, TrainSettings]:
                 values["method"] |= {
                     "epochs": size.inner_epochs,
                     "start": "prototype",
-                    "rate": 0.5,
+                    "rate": 2.0,
                     "feature_length": 10**0.5,
                 }
             if method == "maml":
