@@ -1,0 +1,50 @@
+"""`e3bm import-weights`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from e3bm.cli.console import parse, print_json
+
+NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which file, and into what."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """A published checkpoint (.pth, .pt, .tar, .safetensors); nothing in it is run."""
+    backbone: str | None = None
+    """Name of our backbone; unset: the one that fits is found."""
+    out: Path | None = None
+    """The .safetensors file to write; unset: beside the checkpoint."""
+    width: float = 1.0
+    """Width factor of the backbone."""
+    json: bool = False
+    """Print what matched and what did not as JSON."""
+
+
+def run(words: Sequence[str]) -> int:
+    about = "Published backbone weights into ours, saying exactly what matched and what did not."
+    options = parse(Options, words, "import-weights", about)
+    from e3bm.workflows.import_weights import import_weights
+
+    done = import_weights(options.file, options.backbone, options.out, width=options.width)
+    if options.json:
+        print_json(done.as_json())
+        return 0
+    print(
+        f"{done.file} -> {done.backbone}: {done.matched} tensors, {done.parameters:,} parameters, from {done.found_in}"
+    )
+    for title, names in (("filled with zeros", done.filled), ("left out", done.left_out)):
+        if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            print(f"  {title}: {', '.join(names[:NAMES_SHOWN])}{more}")
+    if done.folded:
+        print(f"  scales multiplied into {done.folded} kernels")
+    print(f"use it with: --backbone.name {done.backbone} --backbone.pretrained {done.out}")
+    return 0
