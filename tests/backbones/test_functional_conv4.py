@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 
 from e3bm.backbones import batchnorm_mode, build, fold_batchnorm, pop_statistics, scale_and_shift
-from e3bm.backbones.double_backward import convolve, pool_with_moments
+from e3bm.backbones.double_backward import convolve, pool_with_moments, scaled_relu
 from e3bm.errors import DataError
 
 NETWORKS = [
@@ -172,6 +172,16 @@ def test_pooling_with_moments_is_right_to_second_order(size):
     exact(variance, maps.var((0, 2, 3), correction=0))
     assert gradcheck(lambda only: pool_with_moments(only, falling), (maps,))
     assert gradgradcheck(lambda only: pool_with_moments(only, falling), (maps,))
+
+
+def test_scale_shift_and_relu_are_right_to_second_order():
+    maps, scale, shift = (torch.randn(*shape, dtype=torch.float64) for shape in ((2, 3, 3, 2), (3,), (3,)))
+    plain_ = scale.view(1, 3, 1, 1) * maps + shift.view(1, 3, 1, 1)
+    assert plain_.abs().min() > 1e-3  # away from the corner of the ReLU
+    inputs = tuple(part.requires_grad_() for part in (maps, scale, shift))
+    exact(scaled_relu(*inputs), plain_.relu())
+    assert gradcheck(scaled_relu, inputs)
+    assert gradgradcheck(scaled_relu, inputs)
 
 
 def test_single_precision_is_close():

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 POOL = 2
 LARGEST_INT16 = 2**15 - 1
-CHUNK = 16  # images whose places are widened at a time
+CHUNK = 25  # images whose places are widened at a time
 
 Optional = Tensor | None
 
