@@ -276,3 +276,11 @@ def test_strange_images_come_out_right(tmp_path):
     result = prepare("mine", tmp_path / "photos", out=tmp_path / "out", image_size=8)
     images = PackedImages.open(result.path).images
     np.testing.assert_array_equal(images, np.broadcast_to(grey[None, ..., None], images.shape))
+
+
+def test_a_class_called_test_is_a_class(tmp_path, write):
+    image = write.png(np.zeros((9, 9, 3), np.uint8))
+    names = [f"{label}/{k}.png" for label in "abcdef" for k in range(3)] + [f"test/set {k}/x.png" for k in range(2)]
+    result = prepare("mine", write.tree(tmp_path / "in", dict.fromkeys(names, image)), out=tmp_path / "out")
+    assert "test" in PackedImages.open(result.path).class_names
+    assert sum(count["images"] for count in result.splits.values()) == 20

@@ -33,7 +33,9 @@ class SplitFolders:
                 loose.setdefault(prefix, name)
             else:
                 places[prefix][split_word(parts[at]) or "", parts[at + 1]].append(name)
-        if not places:
+        inside = sum(len(names) for files in places.values() for names in files.values())
+        if not places or 2 * inside < sum(map(is_image_name, tree.names)):
+            # A class that happens to be called "test" is no split.
             return None
         if len(places) > 1:
             found = " and ".join(sorted(f"'{place or '.'}'" for place in places)[:2])
