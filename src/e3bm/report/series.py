@@ -48,12 +48,20 @@ def arms_of(runs: Sequence[RunData]) -> list[Arm]:
     """Runs gathered over seeds, each arm with a name and a look of its own."""
     groups: dict[str, list[RunData]] = {}
     for run in runs:
-        rest = {key: value for key, value in run.settings.items() if key not in SEED_AND_PLACE}
-        groups.setdefault(str(rest) if run.settings else run.name, []).append(run)
+        groups.setdefault(str(_but_seed(run.settings)) if run.settings else run.name, []).append(run)
     members = [tuple(group) for group in groups.values()]
     labels = _labels([group[0] for group in members])
     looks = _looks([(group[0].family, group[0].plain) for group in members])
     return [Arm(*parts) for parts in zip(labels, members, looks, strict=True)]
+
+
+def _but_seed(settings: Record) -> Record:
+    """Settings without what may differ from seed to seed: a seed can have a backbone or learned values of its own."""
+    rest = {key: value for key, value in settings.items() if key not in SEED_AND_PLACE}
+    for group, field in (("backbone", "pretrained"), ("hyperprior", "frozen_from")):
+        if isinstance(rest.get(group), dict):
+            rest[group] = {key: value for key, value in rest[group].items() if key != field}
+    return rest
 
 
 def task_of(run: RunData) -> tuple[str, str]:

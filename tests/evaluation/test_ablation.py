@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from e3bm.evaluation.ablation import STUDIES, arm_of, study_arms
+from e3bm.presets import ABLATIONS, find_preset
+
+BASE = find_preset("paper-mtl-resnet25-fc100-1shot-lstm-inductive").train
+FROM = Path("learned")
+
+
+def settings_of(study):
+    return {arm.name: arm.settings(BASE, FROM) for arm in study_arms(study)}
+
+
+def test_the_arms_are_the_paper_s():
+    assert [arm.name for arm in study_arms("rate")] == ["a1", "a2", "a3", "plain"]
+    assert [arm.name for arm in study_arms("weight")] == ["v1", "v2", "v3", "v4", "plain"]
+    assert [arm.name for arm in study_arms("hyperprior")] == [
+        "plain", "fc-inductive", "fc-transductive", "lstm-inductive", "lstm-transductive",
+    ]  # fmt: skip
+
+
+def test_the_alpha_arms_have_the_last_epoch_s_vote_and_the_v_arms_a_fixed_alpha():
+    assert {settings.hyperprior.weight for settings in settings_of("rate").values()} == {"last"}
+    assert {settings.hyperprior.rate for settings in settings_of("weight").values()} == {"constant"}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_arms_differ_in_their_hyperprior_only(study):
+    plain = settings_of(study)["plain"]
+    for settings in settings_of(study).values():
+        assert settings.but(hyperprior=plain.hyperprior) == plain
+
+
+def test_only_the_optimal_arms_take_learned_values():
+    for study, optimal, learned in (("rate", "a3", "a2"), ("weight", "v3", "v2")):
+        for arm in study_arms(study):
+            used = arm.settings(BASE, FROM).hyperprior.frozen_from
+            assert (used, arm.learned_by) == ((FROM, learned) if arm.name == optimal else (None, None))
+
+
+def test_an_arm_is_recognised_by_its_schedules():
+    for name in ABLATIONS:
+        preset = find_preset(f"paper-mtl-resnet25-fc100-1shot-{name}").train
+        assert arm_of(preset) == ("plain" if name in ("a4", "v5") else name)
+    assert arm_of(BASE) is None
