@@ -1,11 +1,14 @@
 """What a person sees: progress on stderr, results on stdout, errors as one sentence."""
 
+import io
 import json
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from itertools import groupby
 from typing import Any, Literal, TypeVar
 
 import tyro
@@ -47,16 +50,42 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, default: Parsed | None = None) -> Parsed:
-    """Flags of a command from its settings class; wrong ones end with exit code 2."""
+    """Flags of a command from its settings class; what is wrong with them becomes a sentence."""
     options: dict[str, Any] = {} if default is None else {"default": default}
     markers = (tyro.conf.FlagCreatePairsOff,)
+    told = io.StringIO()
     try:
-        parsed: Parsed = tyro.cli(
-            kind, args=list(words), prog=f"e3bm {command}", description=about, config=markers, **options
-        )
+        with redirect_stderr(told):
+            parsed: Parsed = tyro.cli(
+                kind, args=list(words), prog=f"e3bm {command}", description=about, config=markers, **options
+            )
     except ValidationError as error:
         raise settings_error(error, command) from None
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        invalid = _cause(stop)
+        if invalid is None:
+            raise SettingsError(_sentence(told.getvalue())) from None
+        group = invalid.title.removesuffix("Settings").lower()
+        raise settings_error(invalid, "" if group == command else group) from None
     return parsed
+
+
+def _cause(error: BaseException | None) -> ValidationError | None:
+    """The settings class's own complaint behind tyro's."""
+    while error is not None and not isinstance(error, ValidationError):
+        error = error.__context__
+    return error
+
+
+def _sentence(box: str) -> str:
+    """What stands at the top of tyro's box of explanations, and the name that it suggests."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]
+    paragraphs = [list(part) for rule, part in groupby(lines, lambda line: not line.strip("─-")) if not rule]
+    first = " ".join(paragraphs[0]) if paragraphs else "The command cannot be read"
+    hints = [lines[place + 1] for place, line in enumerate(lines[:-1]) if line.startswith("Perhaps you meant")]
+    return f"{first.removesuffix('.')}." + (f" Perhaps you meant {hints[0]}." if hints else "")
 
 
 def settings_of_preset(

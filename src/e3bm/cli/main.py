@@ -10,6 +10,8 @@ COMMANDS = {
     "pretrain": "train a backbone on the meta-training classes",
     "train": "meta-train MAML, MTL or SIB, with or without E3BM",
     "test": "accuracy of runs on the same hashed episodes, with paired differences",
+    "ablate": "the paper's ablations of alpha, v and the hyperprior, one report",
+    "reproduce": "a table or figure of the paper: paper, published code and ours side by side",
     "report": "one HTML page and figures from run folders",
     "cost": "parameters of every system and what E3BM adds (Table S3)",
     "datasets": "known data sets, where they are looked for, what is there",

@@ -37,7 +37,8 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print_json(done.as_json())
         return 0
-    print(
+    print(f"{done.file} -> {done.backbone}: {done.matched} tensors, {done.parameters:,} parameters")
+    print(f"  found in {done.found_in}")
         f"{done.file} -> {done.backbone}: {done.matched} tensors, {done.parameters:,} parameters, from {done.found_in}"
     )
     for title, names in (("filled with zeros", done.filled), ("left out", done.left_out)):
