@@ -39,8 +39,6 @@ def run(words: Sequence[str]) -> int:
         return 0
     print(f"{done.file} -> {done.backbone}: {done.matched} tensors, {done.parameters:,} parameters")
     print(f"  found in {done.found_in}")
-        f"{done.file} -> {done.backbone}: {done.matched} tensors, {done.parameters:,} parameters, from {done.found_in}"
-    )
     for title, names in (("filled with zeros", done.filled), ("left out", done.left_out)):
         if names:
             more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
