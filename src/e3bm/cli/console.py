@@ -123,7 +123,7 @@ def leads() -> bool:
 
 def stage_callback(progress: "BarProgress | LineProgress") -> Callable[[Any], None]:
     """For work that tells its stage and how far that is: each stage becomes a bar of its own."""
-    stage = None
+    stage: str | None = None
 
     def tell(moment: Any) -> None:
         nonlocal stage
