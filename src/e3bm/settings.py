@@ -345,13 +345,13 @@ def read_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySetting
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise settings_error(error, kind.__name__) from None
+        raise settings_error(error, "") from None
 
 
 def settings_error(error: ValidationError, where: str) -> SettingsError:
-    """The first thing that is wrong, as a sentence."""
+    """The first thing that is wrong, as a sentence; ``where`` names the group of settings that complains."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or where
+    place = ".".join([*([where] if where else []), *map(str, first["loc"])])
     found = "" if isinstance(first.get("input"), BaseModel | dict) else f" (found {first.get('input')!r})"
     reason = first["msg"].removeprefix("Value error, ")
-    return SettingsError(f"Setting {place}: {reason}{found}.")
+    return SettingsError(f"{f'Setting {place}' if place else 'Settings'}: {reason}{found}.")

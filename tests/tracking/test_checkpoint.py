@@ -49,7 +49,7 @@ def test_without_a_checkpoint_a_run_starts_at_the_beginning(tmp_path):
     fresh = model(0.0)
     step, best = Checkpoints(tmp_path).resume(fresh, torch.optim.Adam(fresh.parameters()))
     assert (step, best) == (0, float("-inf"))
-    with pytest.raises(CheckpointError, match="no best checkpoint.*train the run first"):
+    with pytest.raises(CheckpointError, match=r"no best checkpoint.*train the run first"):
         Checkpoints(tmp_path).place("best")
 
 
@@ -136,12 +136,12 @@ def test_state_that_could_run_code_is_not_loaded(tmp_path):
 def test_weights_of_another_model_are_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(model(1.0), state(1), best=False)
-    with pytest.raises(CheckpointError, match="do not fit the model.*size mismatch"):
+    with pytest.raises(CheckpointError, match=r"do not fit the model.*size mismatch"):
         checkpoints.load_weights(nn.Linear(4, 2), "last")
-    with pytest.raises(CheckpointError, match="do not fit the model.*[Mm]issing"):
+    with pytest.raises(CheckpointError, match=r"do not fit the model.*[Mm]issing"):
         checkpoints.load_weights(nn.Sequential(nn.Linear(3, 2)), "last")
+    fresh = model(0.0)
     with pytest.raises(CheckpointError, match=r"state\.pt does not fit this run"):
-        fresh = model(0.0)
         checkpoints.resume(fresh, torch.optim.Adam([fresh.weight]))
 
 

@@ -24,7 +24,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
         write_bytes(tmp_path / "file", b"old")
         with (
             full_after(done, tmp_path),
-            pytest.raises(CheckpointError, match=r"Cannot write in .*No space left.*intact"),
+            pytest.raises(CheckpointError, match=r"Cannot write.*No space left.*intact"),
         ):
             write()
         assert (tmp_path / "file").read_bytes() == b"old"

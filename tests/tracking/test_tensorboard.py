@@ -16,7 +16,8 @@ import sys, json, warnings
 warnings.simplefilter("ignore")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 events = EventAccumulator(sys.argv[1]); events.Reload()
-print(json.dumps({tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}))
+scalars = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+print(json.dumps({tag: [(event.step, event.value) for event in found] for tag, found in scalars.items()}))
 """
 
 

@@ -60,7 +60,7 @@ def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, de
                 kind, args=list(words), prog=f"e3bm {command}", description=about, config=markers, **options
             )
     except ValidationError as error:
-        raise settings_error(error, command) from None
+        raise settings_error(error, "") from None
     except SystemExit as stop:
         if not stop.code:
             raise

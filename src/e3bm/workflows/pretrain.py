@@ -7,6 +7,7 @@ import torch
 from e3bm.assembly import DTYPES, build_backbone
 from e3bm.backbones import Backbone
 from e3bm.data.classification import ClassificationBatches
+from e3bm.data.sampler import EpisodeSampler
 from e3bm.engine import Engine
 from e3bm.evaluation.evaluate import evaluate
 from e3bm.evaluation.protocol import check_selection, check_splits
@@ -42,7 +43,9 @@ def run_pretrain(
             processes=engine.world,
             dtype=dtype,
         )
-        validate = lambda net: few_shot_accuracy(net, data, settings, engine)
+        # Before the folder is made: data that cannot serve these episodes leave nothing behind.
+        sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+        validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
         inputs = {"data set": data.images.digest}
         with opened(folder, "pretrain", settings, inputs, engine, tensorboard) as run:
             pretrain(model, batches, validate, settings, run, engine, progress)
@@ -50,12 +53,11 @@ def run_pretrain(
 
 
 def few_shot_accuracy(
-    backbone: Backbone, data: OpenData, settings: PretrainSettings, engine: Engine
+    backbone: Backbone, data: OpenData, sampler: EpisodeSampler, episodes: int, engine: Engine
 ) -> tuple[float, float]:
     """Nearest class mean on fixed validation episodes: what the best checkpoint is chosen by."""
-    sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
     # Weights change at every validation, so these features are not worth keeping.
     tasks = feature_tasks(data, sampler, backbone, Silent(), torch.float32, engine, keep=False)
     learner = NearestMean(ReadyFeatures(backbone.feature_size))
-    summary = evaluate(learner, tasks, settings.validation.episodes, engine=engine).summary()
+    summary = evaluate(learner, tasks, episodes, engine=engine).summary()
     return summary["accuracy"], summary["ci"]

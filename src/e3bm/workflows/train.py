@@ -4,10 +4,11 @@ from pathlib import Path
 
 from e3bm.assembly import DTYPES, build_backbone, build_learner, weights_digest
 from e3bm.backbones import Backbone
+from e3bm.data.sampler import EpisodeSampler
 from e3bm.engine import Engine
 from e3bm.evaluation.evaluate import TaskSource
 from e3bm.evaluation.protocol import check_selection, check_splits
-from e3bm.settings import EpisodeSettings, TrainSettings
+from e3bm.settings import TrainSettings
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.meta_train import meta_train
@@ -27,14 +28,12 @@ def run_train(
         backbone = build_backbone(settings.backbone, *data.input_shape)
         learner = build_learner(settings, backbone).to(engine.device)
         inputs = run_inputs(settings, data, backbone)
+        # Before the folder is made: data that cannot serve these episodes leave nothing behind.
+        training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
+        validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
         with opened(folder, "train", settings, inputs, engine, tensorboard) as run:
-            build = lambda split, seed, stream: build_tasks(
-                settings, data, backbone, split, settings.episode, seed, stream, progress, engine
-            )
-            tasks, validation = (
-                build("train", settings.seed, "training"),
-                build(settings.validation.split, 0, "validation"),
-            )
+            tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
+            validation = build_tasks(settings, data, backbone, validating, progress, engine)
             meta_train(learner, tasks, validation, settings, run, engine, progress)
     return RunFolder(folder)
 
@@ -51,16 +50,14 @@ def build_tasks(
     settings: TrainSettings,
     data: OpenData,
     backbone: Backbone,
-    split: str,
-    episode: EpisodeSettings,
-    seed: int,
-    stream: str,
+    sampler: EpisodeSampler,
     progress: Progress,
     engine: Engine,
+    *,
+    augment: bool = False,
 ) -> TaskSource:
     """Tasks in the form that the model takes: features where the backbone is frozen, images elsewhere."""
-    sampler = episode_sampler(data, split, episode, seed, stream)
     dtype = DTYPES[settings.machine.precision]
     if settings.backbone.adapt == "frozen":
         return feature_tasks(data, sampler, backbone, progress, dtype, engine)
-    return image_tasks(data, sampler, augment=settings.data.augment and split == "train", dtype=dtype)
+    return image_tasks(data, sampler, augment=augment, dtype=dtype)
