@@ -4,6 +4,7 @@ Start many with ``torchrun``; without it everything here is the identity. Only g
 are untested.
 """
 
+import atexit
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -42,17 +43,14 @@ class Engine:
         if world > 1 and not distributed.is_initialized():
             backend = "nccl" if machine.device == "cuda" else "gloo"
             distributed.init_process_group(backend, timeout=PATIENCE)
+            # Once for all work of this process: a second group would find the first one's addresses.
+            atexit.register(distributed.destroy_process_group)
         return cls(rank, world, device)
 
     @staticmethod
     def is_leader() -> bool:
         """Whether this process is the first of those that torchrun started, or the only one."""
         return os.environ.get("RANK", "0") == "0"
-
-    def stop(self) -> None:
-        """Leave the group."""
-        if self.world > 1 and distributed.is_initialized():
-            distributed.destroy_process_group()
 
     @property
     def leads(self) -> bool:

@@ -16,7 +16,7 @@ from e3bm.settings import PretrainSettings
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.pretrain import Classifier, pretrain
-from e3bm.workflows.start import joined, opened
+from e3bm.workflows.start import opened
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, open_data
 
 
@@ -26,29 +26,29 @@ def run_pretrain(
     """Train a backbone on the meta-training classes; resumes when the folder holds the same run unfinished."""
     progress = progress or Silent()
     check_selection(settings.validation.split)
-    with joined(settings.machine) as engine:
-        data = open_data(settings.data)
-        check_splits(data.images.splits)
-        torch.manual_seed(settings.seed)
-        dtype = DTYPES[settings.machine.precision]
-        backbone = build_backbone(settings.backbone, *data.input_shape)
-        model = Classifier(backbone, len(data.images.splits["train"]), settings.classifier).to(engine.device, dtype)
-        batches = ClassificationBatches(
-            data.images,
-            "train",
-            data.training,
-            settings.batch,
-            settings.seed,
-            rank=engine.rank,
-            processes=engine.world,
-            dtype=dtype,
-        )
-        # Before the folder is made: data that cannot serve these episodes leave nothing behind.
-        sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
-        validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
-        inputs = {"data set": data.images.digest}
-        with opened(folder, "pretrain", settings, inputs, engine, tensorboard) as run:
-            pretrain(model, batches, validate, settings, run, engine, progress)
+    engine = Engine.start(settings.machine)
+    data = open_data(settings.data)
+    check_splits(data.images.splits)
+    torch.manual_seed(settings.seed)
+    dtype = DTYPES[settings.machine.precision]
+    backbone = build_backbone(settings.backbone, *data.input_shape)
+    model = Classifier(backbone, len(data.images.splits["train"]), settings.classifier).to(engine.device, dtype)
+    batches = ClassificationBatches(
+        data.images,
+        "train",
+        data.training,
+        settings.batch,
+        settings.seed,
+        rank=engine.rank,
+        processes=engine.world,
+        dtype=dtype,
+    )
+    # Before the folder is made: data that cannot serve these episodes leave nothing behind.
+    sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
+    inputs = {"data set": data.images.digest}
+    with opened(folder, "pretrain", settings, inputs, engine, tensorboard) as run:
+        pretrain(model, batches, validate, settings, run, engine, progress)
     return RunFolder(folder)
 
 

@@ -1,23 +1,13 @@
-"""How work begins: this process among its peers, and the run folder, looked at by all and written by one."""
+"""How a training begins: its run folder, looked at by all processes and written by one."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from e3bm.engine import Engine
-from e3bm.settings import MachineSettings, PretrainSettings, TrainSettings
+from e3bm.settings import PretrainSettings, TrainSettings
 from e3bm.tracking.files import held
 from e3bm.tracking.run_folder import RunFolder
-
-
-@contextmanager
-def joined(machine: MachineSettings) -> Iterator[Engine]:
-    """One process or many, for as long as the work lasts."""
-    engine = Engine.start(machine)
-    try:
-        yield engine
-    finally:
-        engine.stop()
 
 
 @contextmanager

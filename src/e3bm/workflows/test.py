@@ -32,7 +32,6 @@ from e3bm.tracking.environment import commit
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.workflows.ensemble import EnsembleSettings, beside, settings_beside
-from e3bm.workflows.start import joined
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 from e3bm.workflows.train import run_inputs
 
@@ -85,15 +84,15 @@ def _test_one(run: RunFolder, settings: TestSettings, progress: Progress) -> Tes
     config = run.config()
     if config["kind"] == "pretrain":
         pretrain = read_settings(PretrainSettings, config["settings"])
-        with joined(_machine(pretrain.machine, settings)) as engine:
-            return _examine(run, _pretrained(run, pretrain, settings, progress, engine), settings, progress, engine)
+        engine = Engine.start(_machine(pretrain.machine, settings))
+        return _examine(run, _pretrained(run, pretrain, settings, progress, engine), settings, progress, engine)
     if config["kind"] == "ensemble":
         ensemble = read_settings(EnsembleSettings, config["settings"])
-        with joined(_machine(MachineSettings(), settings)) as engine:
-            return _examine(run, _averaged(run, ensemble, settings, progress, engine), settings, progress, engine)
+        engine = Engine.start(_machine(MachineSettings(), settings))
+        return _examine(run, _averaged(run, ensemble, settings, progress, engine), settings, progress, engine)
     train = settings_beside(run)
-    with joined(_machine(train.machine, settings)) as engine:
-        return _examine(run, _meta_trained(run, train, settings, progress, engine), settings, progress, engine)
+    engine = Engine.start(_machine(train.machine, settings))
+    return _examine(run, _meta_trained(run, train, settings, progress, engine), settings, progress, engine)
 
 
 def _machine(trained: MachineSettings, settings: TestSettings) -> MachineSettings:

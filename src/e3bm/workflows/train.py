@@ -12,7 +12,7 @@ from e3bm.settings import TrainSettings
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.meta_train import meta_train
-from e3bm.workflows.start import joined, opened
+from e3bm.workflows.start import opened
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 
 
@@ -22,19 +22,19 @@ def run_train(
     """Meta-train; resumes when the folder holds the same run unfinished."""
     progress = progress or Silent()
     check_selection(settings.validation.split)
-    with joined(settings.machine) as engine:
-        data = open_data(settings.data)
-        check_splits(data.images.splits)
-        backbone = build_backbone(settings.backbone, *data.input_shape)
-        learner = build_learner(settings, backbone).to(engine.device)
-        inputs = run_inputs(settings, data, backbone)
-        # Before the folder is made: data that cannot serve these episodes leave nothing behind.
-        training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
-        validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
-        with opened(folder, "train", settings, inputs, engine, tensorboard) as run:
-            tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
-            validation = build_tasks(settings, data, backbone, validating, progress, engine)
-            meta_train(learner, tasks, validation, settings, run, engine, progress)
+    engine = Engine.start(settings.machine)
+    data = open_data(settings.data)
+    check_splits(data.images.splits)
+    backbone = build_backbone(settings.backbone, *data.input_shape)
+    learner = build_learner(settings, backbone).to(engine.device)
+    inputs = run_inputs(settings, data, backbone)
+    # Before the folder is made: data that cannot serve these episodes leave nothing behind.
+    training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
+    validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    with opened(folder, "train", settings, inputs, engine, tensorboard) as run:
+        tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
+        validation = build_tasks(settings, data, backbone, validating, progress, engine)
+        meta_train(learner, tasks, validation, settings, run, engine, progress)
     return RunFolder(folder)
 
 
