@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import leads, parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import parse, progress_here, settings_of_preset
 from e3bm.settings import PretrainSettings
 
 
@@ -28,16 +28,15 @@ def run(words: Sequence[str]) -> int:
     about = "Train a backbone on the meta-training classes; the best few-shot accuracy on validation classes is kept."
     default, words = settings_of_preset(words, "pretrain", PretrainSettings())
     options = parse(Options, words, "pretrain", about, Options(run=tyro.MISSING, settings=default))
+    from e3bm.cli.outcome import show_best
     from e3bm.workflows.pretrain import run_pretrain
 
     folder = run_pretrain(options.settings, options.run, progress_here(), tensorboard=options.tensorboard)
-    if not leads():
-        return 0
-    found = [line for line in folder.lines("metrics") if line["split"] == "val"]
-    best = max(found, key=lambda line: line["accuracy"])
-    if options.json:
-        print_json({"run": str(options.run), **best})
-    else:
-        print(f"best few-shot accuracy on validation classes {best['accuracy']:.2f} +- {best['ci']:.2f} %")
-        print(f"use it with: e3bm train --backbone.pretrained {options.run}")
+    show_best(
+        folder,
+        options.run,
+        options.json,
+        "few-shot accuracy",
+        f"use it with: e3bm train --backbone.pretrained {options.run}",
+    )
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import leads, parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import parse, progress_here, settings_of_preset
 from e3bm.settings import TrainSettings
 
 
@@ -28,18 +28,9 @@ def run(words: Sequence[str]) -> int:
     about = "Meta-train a method, with or without E3BM; the best accuracy on validation classes is kept."
     default, words = settings_of_preset(words, "train", TrainSettings())
     options = parse(Options, words, "train", about, Options(run=tyro.MISSING, settings=default))
+    from e3bm.cli.outcome import show_best
     from e3bm.workflows.train import run_train
 
     folder = run_train(options.settings, options.run, progress_here(), tensorboard=options.tensorboard)
-    if not leads():
-        return 0
-    found = [line for line in folder.lines("metrics") if line["split"] == "val"]
-    best = max(found, key=lambda line: line["accuracy"])
-    if options.json:
-        print_json({"run": str(options.run), **best})
-    else:
-        print(
-            f"best accuracy on validation classes {best['accuracy']:.2f} +- {best['ci']:.2f} % at step {best['step']}"
-        )
-        print(f"test it with: e3bm test {options.run}")
+    show_best(folder, options.run, options.json, "accuracy", f"test it with: e3bm test {options.run}")
     return 0
