@@ -76,7 +76,7 @@ def server():
 
 
 def fetch(server, folder, checksum=MD5, **settings):
-    return download_all([Download(server.url, "file.bin", checksum)], folder, pause=0, **settings)[0]
+    return download_all([Download(server.url, "file.bin", checksum)], folder, pause=0.0, **settings)[0]
 
 
 def test_a_file_arrives_whole_and_once(server, tmp_path):
@@ -142,7 +142,7 @@ def test_no_network_is_one_sentence(tmp_path):
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/x"
         with pytest.raises(DataError, match=r"cannot be reached.*no network") as error:
-            download_all([Download(url, "x")], tmp_path, pause=0)
+            download_all([Download(url, "x")], tmp_path, pause=0.0)
     assert str(error.value).count(". ") == 0
 
 

@@ -7,8 +7,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from e3bm.data.progress import ProgressCallback, Reporter
@@ -85,7 +86,7 @@ def _continue(download: Download, part: Path, progress: ProgressCallback | None)
         if total and total - start > shutil.disk_usage(part.parent).free:
             raise OSError(28, "No space left on device")
         _remember_tag(tag, answer.headers)
-        with part.open("r+b" if start else "wb") as file:
+        with part.open("r+b") if start else part.open("wb") as file:
             file.seek(start)
             file.truncate()
             _copy(answer, file, Reporter(progress, f"downloading {download.file_name}", total, "bytes"), start)
@@ -93,7 +94,7 @@ def _continue(download: Download, part: Path, progress: ProgressCallback | None)
             raise ConnectionError(f"it broke off after {part.stat().st_size:,} of {total:,} bytes")
 
 
-def _copy(answer: IO[bytes], file: IO[bytes], reporter: Reporter, start: int) -> None:
+def _copy(answer: BufferedIOBase, file: BufferedIOBase, reporter: Reporter, start: int) -> None:
     done = start
     reporter.begin_at(start)
     while block := answer.read(BLOCK_BYTES):

@@ -3,8 +3,9 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from e3bm.errors import DataError
 
@@ -51,7 +52,7 @@ class FileTree(Protocol):
         """A whole small file; larger than ``limit`` is an error."""
         ...
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedIOBase:
         """A seekable stream; going forward is always fast."""
         ...
 
@@ -129,7 +130,7 @@ class FolderTree:
             raise too_large(self.where, name, self.size(name), limit)
         return content
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedIOBase:
         return (self.where / name).open("rb")
 
     def fingerprint(self) -> str:
@@ -156,7 +157,7 @@ class SingleFile:
             raise too_large(self.where, name, self.size(name), limit)
         return self._path.read_bytes()
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedIOBase:
         return self._path.open("rb")
 
     def fingerprint(self) -> str:
@@ -192,7 +193,7 @@ class MergedTree:
     def read(self, name: str, limit: int = LARGEST_FILE_IN_MEMORY) -> bytes:
         return self._home[name].read(name, limit)
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedIOBase:
         return self._home[name].open(name)
 
     def fingerprint(self) -> str:

@@ -8,7 +8,7 @@ from jaxtyping import Int64
 
 from e3bm.data.file_tree import FileTree
 from e3bm.data.packed_format import SPLIT_NAMES
-from e3bm.data.records import FileRecords, Records
+from e3bm.data.records import FileRecords, JoinedRecords, Records
 from e3bm.errors import DataError
 
 NO_SPLIT = "all"
@@ -97,8 +97,6 @@ def arrays_listing(
     red_first: bool = True,
 ) -> Listing:
     """A listing of stored arrays, given the (split, class) of each image of each part."""
-    from e3bm.data.records import JoinedRecords
-
     pairs = class_order({pair for members, _ in parts for pair in members})
     number_of = {pair: number for number, pair in enumerate(pairs)}
     labels = np.array([number_of[pair] for members, _ in parts for pair in members], np.int64)

@@ -3,7 +3,8 @@
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO, cast
+from io import BufferedIOBase
+from typing import cast
 
 import numpy as np
 from jaxtyping import Shaped
@@ -68,10 +69,10 @@ class NpzArray:
         return np.frombuffer(b"".join(self._blocks(0)), self.array.dtype).reshape(self.array.shape)
 
     @contextmanager
-    def _stream(self) -> Iterator[BinaryIO]:
+    def _stream(self) -> Iterator[BufferedIOBase]:
         member = f"{self.key}.npy"
         with self.tree.open(self.name) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stream:
-            yield cast(BinaryIO, stream)
+            yield cast(BufferedIOBase, stream)
 
     def _blocks(self, skip: int) -> Iterator[bytes]:
         try:

@@ -2,7 +2,8 @@
 
 import codecs
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
@@ -77,7 +78,7 @@ class PickleFile:
 
 
 def seek_rows(
-    file: BinaryIO, offset: int, array: StoredArray, places: Sequence[int], shown: str
+    file: BufferedIOBase, offset: int, array: StoredArray, places: Sequence[int], shown: str
 ) -> Iterator[Shaped[np.ndarray, "..."]]:
     """Rows at ascending places of an array that begins at an offset of a stream."""
     row_bytes = int(np.prod(array.shape[1:])) * array.dtype.itemsize
@@ -103,7 +104,7 @@ def cut_rows(
         raise DataError(f"{shown} holds {given} images where its shape says {shape[0]}; fetch it again.")
 
 
-def stored_blocks(file: BinaryIO, stored: StoredBytes, shown: str, skip: int = 0) -> Iterator[bytes]:
+def stored_blocks(file: BufferedIOBase, stored: StoredBytes, shown: str, skip: int = 0) -> Iterator[bytes]:
     """A long byte string in blocks, without its first ``skip`` bytes."""
     try:
         file.seek(stored.offset if stored.utf8 else stored.offset + skip)

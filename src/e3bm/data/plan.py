@@ -1,7 +1,10 @@
 """From a tree of files to everything that is known before the first image is packed."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from e3bm.data.counts import check_counts, check_splits
 from e3bm.data.decode import DecodeSettings
@@ -20,7 +23,7 @@ class PlanSettings:
 
     image_size: int | None = None
     seed: int = 0
-    fractions: tuple[float, float, float] = DEFAULT_FRACTIONS
+    fractions: Sequence[float] = DEFAULT_FRACTIONS
     channel_order: ChannelOrder = "check"
     allow_other_counts: bool = False
 
@@ -89,8 +92,6 @@ def _by_seed(listing: Listing, settings: PlanSettings) -> Listing:
 
 def _renumbered(listing: Listing, order: dict[str, int]) -> Listing:
     """Classes numbered by split and name, whatever the layout found first."""
-    import numpy as np
-
     pairs = list(zip(listing.class_splits, listing.class_names, strict=True))
     ranked = sorted(range(len(pairs)), key=lambda n: (order.get(pairs[n][0], len(order)), pairs[n][1]))
     new_number = np.empty(len(ranked), np.int64)

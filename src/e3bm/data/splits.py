@@ -31,7 +31,7 @@ def split_of_each(classes_of: Mapping[str, str | Mapping[str, str]]) -> dict[str
 
 
 def divide_by_seed(
-    class_names: Sequence[str], seed: int, fractions: tuple[float, float, float] = DEFAULT_FRACTIONS
+    class_names: Sequence[str], seed: int, fractions: Sequence[float] = DEFAULT_FRACTIONS
 ) -> dict[str, str]:
     """Every class in train, val or test, by chance and the same for the same names and seed."""
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:

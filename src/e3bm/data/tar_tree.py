@@ -7,8 +7,9 @@ import io
 import lzma
 import tarfile
 from collections.abc import Callable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any
 
 from e3bm.data.archive_limits import READ_ERRORS, check_length, damaged, refuse_bomb
 from e3bm.data.file_tree import LARGEST_FILE_IN_MEMORY, MOST_FILES, is_junk, safe_name, too_large
@@ -66,9 +67,9 @@ class TarTree:
             raise DataError(f"'{name}' in {self.where} is damaged: {error}.") from error
         return check_length(self.where, name, content, size)
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedIOBase:
         offset, size = self._places[name]
-        return cast(BinaryIO, io.BufferedReader(_Window(_open_plain(self.where)[0], offset, size), 1 << 18))
+        return io.BufferedReader(_Window(_open_plain(self.where)[0], offset, size), 1 << 18)
 
     def fingerprint(self) -> str:
         return self._fingerprint
@@ -80,7 +81,7 @@ class TarTree:
 class _Window(io.RawIOBase):
     """A stretch of a larger stream as a stream of its own."""
 
-    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
+    def __init__(self, file: BufferedIOBase, start: int, size: int) -> None:
         self._file, self._start, self._size, self._at = file, start, size, 0
 
     def readable(self) -> bool:
@@ -106,7 +107,7 @@ class _Window(io.RawIOBase):
         super().close()
 
 
-def _tar_members(path: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+def _tar_members(path: Path, file: BufferedIOBase) -> Iterator[tarfile.TarInfo]:
     packed, count = path.stat().st_size, 0
     file.seek(0)
     archive: Any = tarfile.TarFile(fileobj=file, mode="r", errors="surrogateescape")
@@ -126,7 +127,7 @@ def _tar_members(path: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise tarfile.ReadError("its end mark is missing, so files are lost")
 
 
-def _open_plain(path: Path) -> tuple[IO[bytes], bool]:
+def _open_plain(path: Path) -> tuple[BufferedIOBase, bool]:
     """The tar stream without its compression, and whether it was compressed."""
     with path.open("rb") as file:
         start = file.read(8)

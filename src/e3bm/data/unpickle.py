@@ -9,7 +9,8 @@ import codecs
 import pickle
 import struct
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 from e3bm.data.pickled_values import ALLOWED, CALLS, StoredArray, StoredBytes, StoredType, as_text, check_array
 from e3bm.errors import DataError
@@ -31,7 +32,7 @@ class _Name:
 _MARK = object()
 
 
-def unpickle(file: BinaryIO, size: int, shown_name: str) -> Any:
+def unpickle(file: BufferedIOBase, size: int, shown_name: str) -> Any:
     """The structure of a pickle; anything but plain containers, numbers, texts and arrays is refused by name."""
     try:
         return _Machine(file, size, shown_name).run()
@@ -43,7 +44,7 @@ def unpickle(file: BinaryIO, size: int, shown_name: str) -> Any:
 
 
 class _Machine:
-    def __init__(self, file: BinaryIO, size: int, shown_name: str) -> None:
+    def __init__(self, file: BufferedIOBase, size: int, shown_name: str) -> None:
         self.file, self.size, self.shown_name = file, size, shown_name
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}

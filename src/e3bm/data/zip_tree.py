@@ -3,8 +3,9 @@
 import hashlib
 import io
 import zipfile
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from e3bm.data.archive_limits import READ_ERRORS, check_length, damaged, refuse_bomb
 from e3bm.data.file_tree import LARGEST_FILE_IN_MEMORY, MOST_FILES, is_junk, safe_name, too_large
@@ -65,8 +66,8 @@ class ZipTree:
             raise DataError(f"'{name}' in {self.where} is damaged: {error}.") from error
         return check_length(self.where, name, content, size)
 
-    def open(self, name: str) -> BinaryIO:
-        return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, self._zip.open(self._members[name])), 1 << 18))
+    def open(self, name: str) -> BufferedIOBase:
+        return io.BufferedReader(cast(io.RawIOBase, self._zip.open(self._members[name])), 1 << 18)
 
     def fingerprint(self) -> str:
         return self._fingerprint

@@ -67,7 +67,7 @@ def prepare(
     on_broken: OnBroken = "stop",
     image_size: int | None = None,
     seed: int = 0,
-    fractions: tuple[float, float, float] = DEFAULT_FRACTIONS,
+    fractions: Sequence[float] = DEFAULT_FRACTIONS,
     channel_order: ChannelOrder = "check",
     allow_other_counts: bool = False,
     progress: ProgressCallback | None = None,
@@ -78,7 +78,7 @@ def prepare(
     it stopped, and a finished one is not repeated unless the source or a setting has changed.
     """
     begun = time.monotonic()
-    settings = PlanSettings(image_size, seed, fractions, channel_order, allow_other_counts)
+    settings = PlanSettings(image_size, seed, tuple(fractions), channel_order, allow_other_counts)
     _check_settings(settings, on_broken, workers)
     known, kind = source_named(name)
     target = Path(out) if out is not None else data_folder(folder) / known

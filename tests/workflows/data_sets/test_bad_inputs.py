@@ -696,3 +696,31 @@ def test_the_doctor_survives_all_of_them(tmp_path, monkeypatch, write, name):
         said = str(error)
     assert 20 < len(said) < 900
     assert not list((tmp_path / "data").iterdir())
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, settings) in CASES.items() if not settings and "name" not in name][1::5])
+def test_the_command_ends_with_code_2_and_a_sentence(tmp_path, monkeypatch, write, capsys, name):
+    from e3bm.cli.main import main
+
+    WRITERS[:] = [write]
+    dataset, make, _ = CASES[name]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    source = make(tmp_path / "in")
+    words = [
+        "prepare",
+        dataset or "mine",
+        "--source",
+        str(source),
+        "--folder",
+        str(tmp_path / "data"),
+        "--workers",
+        "1",
+    ]
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert len(captured.err) > 20
+    assert not list((tmp_path / "data").iterdir())
