@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from e3bm.errors import SettingsError
+from e3bm.evaluation.grouping import group_of
 from e3bm.interruption import Interrupted, time_is_over, time_limit
-from e3bm.settings import TrainSettings
+from e3bm.settings import TrainSettings, read_settings
 from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.tracking.files import read_json
 from e3bm.tracking.progress import Progress, Silent
@@ -56,12 +57,18 @@ def train_many(
 
 
 def finished(job: Job) -> bool:
-    """Whether the folder holds this training with all its steps."""
+    """Whether the folder holds this training with all its steps; how it was run then does not matter any more."""
     run = RunFolder(job.folder)
     if not run.exists:
         return False
-    run.check("train", job.settings, {})
-    return _all_steps(job.folder)
+    same = run.config()["kind"] == "train"
+    if same:
+        found = read_settings(TrainSettings, run.config()["settings"])
+        same = (group_of(found), found.seed) == (group_of(job.settings), job.settings.seed)
+    if not (same and _all_steps(job.folder)):
+        run.check("train", job.settings, {})
+        return False
+    return True
 
 
 def seconds_of(words: str) -> float:

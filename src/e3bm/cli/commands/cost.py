@@ -3,19 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, progress_here
 
 
 @dataclass(frozen=True)
 class Options:
     """What to print."""
 
+    preset: str = ""
+    """Time and memory of this preset beside its method alone, measured now; unset: parameters of all systems."""
+    repeats: int = 5
+    """With --preset: how often everything is timed."""
+    skip_training: bool = False
+    """With --preset: time the test only; training steps of a large backbone take long."""
     json: bool = False
-    """A list of {system, backbone, parameters, e3bm_parameters, percent, note}."""
+    """A list of {system, backbone, parameters, e3bm_parameters, percent, note}, with --preset also times and memory."""
 
 
 def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, "cost", "Parameters of every system, counted, and what E3BM adds (Table S3).")
+    options = parse(Options, words, "cost", "What E3BM adds in parameters, time and memory (Table S3).")
+    if options.preset:
+        return _preset(options)
     from e3bm.workflows.cost import cost
 
     rows = cost()
@@ -27,4 +35,18 @@ def run(words: Sequence[str]) -> int:
     for row in rows:
         added, percent = (f"{row.e3bm_parameters:,}", f"{row.percent:.3f}") if row.e3bm_parameters else ("", "")
         print(f"{row.system:<{width}}  {row.backbone:<12}  {row.parameters:>12,}  {added:>9}  {percent:>7}  {row.note}")
+    return 0
+
+
+def _preset(options: Options) -> int:
+    from e3bm.presets import find_preset
+    from e3bm.report.reproduction import timed_table
+    from e3bm.workflows.cost_of_preset import preset_cost
+
+    preset = find_preset(options.preset)
+    rows = preset_cost(preset, repeats=options.repeats, training=not options.skip_training, progress=progress_here())
+    if options.json:
+        print_json(rows)
+    else:
+        print(timed_table(rows).text())
     return 0
