@@ -66,7 +66,8 @@ def check_counts(listing: Listing, card: SourceCard, allow_other_counts: bool) -
     notes, faults = compare_counts(listing, card)
     if faults and not allow_other_counts:
         raise DataError(
-            f"This is not {card.title} as published: {'; '.join(faults)}; fetch it again, or allow other counts."
+            f"This is not {card.title} as published: {'; '.join(faults)}; fetch it again, or accept it with "
+            "--allow-other-counts."
         )
     return [*notes, *(f"Not as published: {fault}." for fault in faults)]
 

@@ -77,7 +77,8 @@ def check_pixels(size: tuple[int, int]) -> None:
     """Refuse an image whose header promises an absurd size, before anything is decoded."""
     width, height = size
     if width * height > MOST_PIXELS or max(size) > LONGEST_SIDE or min(size) < 1:
-        raise DataError(f"it says it is {width} x {height}, more than the {MOST_PIXELS:,} pixels that are read")
+        limits = f"{MOST_PIXELS:,} pixels or {LONGEST_SIDE:,} a side"
+        raise DataError(f"it says it is {width} x {height}, more than the {limits} that are read")
 
 
 def _to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
@@ -117,7 +118,7 @@ def fit(pixels: UInt8[np.ndarray, "h w c"], settings: DecodeSettings) -> UInt8[n
     size = settings.size
     if settings.accepted_sizes and (height != width or height not in settings.accepted_sizes):
         expected = " or ".join(f"{side} x {side}" for side in settings.accepted_sizes)
-        raise DataError(f"it is {width} x {height} pixels, expected {expected}; give an image size to scale everything")
+        raise DataError(f"it is {width} x {height} pixels, expected {expected} (--image-size scales everything)")
     if channels != settings.channels:
         pixels = _change_channels(pixels, settings.channels)
     if (height, width) != (size, size):

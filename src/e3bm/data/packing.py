@@ -62,6 +62,7 @@ def _write(
     start = int(writer.state.get("next", 0))
     reporter = Reporter(progress, "packing", len(listing.records))
     reporter.begin_at(start)
+    reporter.at(start)
     with closing(decode_records(listing.records, plan.decode, start, workers)) as batches:
         for first, batch in batches:
             broken = [Broken(listing.records.shown(first + place), reason) for place, reason in batch.broken]
@@ -81,7 +82,7 @@ def broken_images(broken: list[Broken]) -> DataError:
     shown = "; ".join(f"{one.path}: {one.reason}" for one in broken[:BROKEN_SHOWN])
     more = f" and {len(broken) - BROKEN_SHOWN} more nearby" if len(broken) > BROKEN_SHOWN else ""
     return DataError(
-        f"Images cannot be used: {shown}{more}. Mend or remove them, or skip broken images; "
+        f"Images cannot be used: {shown}{more}. Mend or remove them, or leave them out with --on-broken skip; "
         "'e3bm doctor' lists all of them."
     )
 

@@ -110,5 +110,5 @@ def _check_stored_size(listing: Listing, accepted: tuple[int, ...]) -> None:
         expected = " or ".join(f"{side} x {side}" for side in accepted)
         raise DataError(
             f"{listing.records.shown(0)} is {shape[1]} x {shape[0]} pixels, expected {expected}; "
-            "give an image size to scale everything to it."
+            "--image-size scales everything to one size."
         )

@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+SECONDS_BETWEEN = 0.1
+"""Between two reports, except for the last."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -36,7 +39,7 @@ class Reporter:
     def at(self, done: int) -> None:
         """Tell where the work is; the end is always told."""
         now = time.monotonic()
-        if self._callback is None or (now - self._last < 0.1 and done != self._total):
+        if self._callback is None or (now - self._last < SECONDS_BETWEEN and done != self._total):
             return
         self._last = now
         elapsed, fresh = now - self._start, done - self._first

@@ -51,13 +51,15 @@ class _Machine:
 
     def run(self) -> Any:
         read = self.file.read
-        for _ in range(MOST_INSTRUCTIONS):
+        for done in range(MOST_INSTRUCTIONS):
             code = read(1)
             if code == pickle.STOP:
                 return self.stack.pop()
             if not code:
                 raise EOFError("it ends too early")
             action = ACTIONS.get(code)
+            if action is None and not done:
+                raise ValueError(f"it begins with {code!r}")
             if action is None:
                 raise self.refused(f"the instruction {code!r}")
             action(self)
