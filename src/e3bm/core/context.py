@@ -22,12 +22,16 @@ STATS_TRANSDUCTIVE = 6
 
 @dataclass(frozen=True)
 class Basis:
-    """The vectors in which a task's gradients are written, and its embeddings (computed only if somebody asks)."""
+    """The vectors in which a task's gradients are written, and its embeddings (computed only if somebody asks).
+
+    ``centred``: the hyperprior sees embeddings minus their own mean over features; means are centred after the fact.
+    """
 
     vectors: Float[Tensor, "T N D"] | None  # None: gradients are written in their own coordinates
     support: Callable[[], Float[Tensor, "T S E"]]
     query: Callable[[], Float[Tensor, "T Q E"]]
     mask: Bool[Tensor, "T S"]
+    centred: bool = False
 
     def project(self, rows: Float[Tensor, "G R D"]) -> Float[Tensor, "G T R N"]:
         """Inner products of groups of rows with the vectors."""
@@ -44,13 +48,29 @@ class Basis:
 
     def support_mean(self) -> Float[Tensor, "T E"]:
         """Mean embedding of the real support examples."""
-        weights = self.mask.to(self.support().dtype)
-        return torch.einsum("ts,tse->te", weights / weights.sum(1, keepdim=True), self.support())
+        embeddings = self.support()
+        return self._centre(torch.bmm(self._share(embeddings.dtype).unsqueeze(1), embeddings).squeeze(1))
+
+    def support_square(self) -> Float[Tensor, " T"]:
+        """Mean squared length of the real support embeddings."""
+        squares = self._centre(self.support()).square().sum(-1)
+        return (self._share(squares.dtype) * squares).sum(1)
+
+    def query_mean(self) -> Float[Tensor, "T E"]:
+        """Mean embedding of the queries."""
+        return self._centre(self.query().mean(1))
 
     def detached(self) -> "Basis":
         """The same task with no gradient flowing back into it."""
         vectors = None if self.vectors is None else self.vectors.detach()
-        return Basis(vectors, lambda: self.support().detach(), lambda: self.query().detach(), self.mask)
+        return Basis(vectors, lambda: self.support().detach(), lambda: self.query().detach(), self.mask, self.centred)
+
+    def _share(self, dtype: torch.dtype) -> Float[Tensor, "T S"]:
+        real = self.mask.to(dtype)
+        return real / real.sum(1, keepdim=True)
+
+    def _centre(self, embeddings: Float[Tensor, "*N E"]) -> Float[Tensor, "*N E"]:
+        return embeddings - embeddings.mean(-1, keepdim=True) if self.centred else embeddings
 
 
 @runtime_checkable
@@ -108,8 +128,9 @@ class ClassMean:
     ) -> tuple[Reader, ...]:
         def read(projected: Tensor, start: Tensor) -> Reader:
             def reader(observation: Observation) -> Tensor:
-                mean = _cut(observation.coefficients(), detach).mean(-1, keepdim=True)
-                return torch.baddbmm(start, projected, mean).squeeze(-1)
+                coefficients = _cut(observation.coefficients(), detach)
+                total = coefficients.sum(-1, keepdim=True)
+                return torch.baddbmm(start, projected, total, alpha=1 / coefficients.shape[-1]).squeeze(-1)
 
             return reader
 
@@ -188,9 +209,7 @@ class Stats:
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
     ) -> tuple[Reader, ...]:
-        weights = basis.mask.to(rows.dtype)
-        diagonal = (weights * basis.support().square().sum(-1)).sum(1) / weights.sum(1)
-        mean = basis.support_mean().square().sum(-1)
+        mean, diagonal = basis.support_mean().square().sum(-1), basis.support_square()
         fixed = torch.stack([(mean + TINY).log(), (diagonal + TINY).log()], -1)  # T 2
         constant = constant + _cut(fixed, detach) @ rows[..., 2:4].mT
         moving = torch.cat([rows[..., :2], rows[..., 4:]], -1)
@@ -229,7 +248,7 @@ class Context:
         if self.embedding:
             parts = [basis.support_mean()]
             if self.transductive:
-                parts.append(basis.query().mean(1))
+                parts.append(basis.query_mean())
             embeddings = torch.cat(parts, -1)
             groups, count, _ = rows.shape
             weight = rows[..., : embeddings.shape[-1]].reshape(groups * count, -1)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from e3bm.core.context import Basis, Context, Observation
-from e3bm.core.schedules import RATE_MIXINGS, WEIGHT_MIXINGS, Mixing, Schedule
+from e3bm.core.schedules import AFFINE_MIXINGS, MIXINGS, SCALED, Schedule
 from e3bm.errors import SettingsError
 
 CONSTRAINT_MARGIN = 1e-6
@@ -26,15 +26,22 @@ class Memory(NamedTuple):
     cell: Float[Tensor, "T H"]
 
 
-NextDelta = Callable[[int, Observation, Memory | None], tuple[Tensor, Memory | None]]  # -> [T, outputs], memory
+NextValues = Callable[[int, Observation, Memory | None], tuple[Tensor, Memory | None]]  # -> [T, outputs], memory
+
+
+class Line(NamedTuple):
+    """What becomes of a generator's outputs: offset + slope Delta. Most mixing rules (Eq. 12) are of this form."""
+
+    offset: Float[Tensor, "M R"]
+    slope: Float[Tensor, "M R"]
 
 
 @runtime_checkable
 class Generator(Protocol):
     """A network from context to the differences Delta alpha, Delta v."""
 
-    def bind(self, basis: Basis, epochs: int) -> NextDelta:
-        """See the task once; the memory given at the first epoch is None."""
+    def bind(self, basis: Basis, epochs: int, line: Line) -> NextValues:
+        """See the task once; gives offset + slope Delta. The memory handed in at the first epoch is None."""
         ...
 
 
@@ -50,10 +57,14 @@ class FcGenerator(nn.Module):
             for weight in self.weight:
                 nn.init.normal_(weight, std=(2.0 / context.size) ** 0.5)  # kaiming over the inputs
 
-    def bind(self, basis: Basis, epochs: int) -> NextDelta:
+    def bind(self, basis: Basis, epochs: int, line: Line) -> NextValues:
         if epochs != self.epochs:
             raise SettingsError(f"The hyperprior has layers for {self.epochs} epochs but {epochs} were asked for.")
-        readers = self.context.bind(basis, torch.stack(list(self.weight), 1), torch.stack(list(self.bias), 1))
+        # A line of a linear layer is a linear layer: nothing is left to do at the epochs.
+        weight = torch.stack(list(self.weight), 1) * line.slope.unsqueeze(-1)
+        readers = self.context.bind(
+            basis, weight, torch.addcmul(line.offset, torch.stack(list(self.bias), 1), line.slope)
+        )
         return lambda epoch, observation, memory: (readers[epoch](observation), memory)
 
 
@@ -87,7 +98,7 @@ class LstmGenerator(nn.Module):
         rows = outputs // self.cells
         self.readout = nn.ParameterList(torch.zeros(rows, hidden) for _ in cells) if readout else None
 
-    def bind(self, basis: Basis, epochs: int) -> NextDelta:
+    def bind(self, basis: Basis, epochs: int, line: Line) -> NextValues:
         width = self.cells * self.hidden
         # All cells become one of width cells*hidden whose recurrent matrix is block diagonal; gates come first.
         rows = torch.stack(list(self.input_weight), 1).view(1, 4 * width, -1)
@@ -95,6 +106,7 @@ class LstmGenerator(nn.Module):
         recurrent = torch.cat([_blocks(weight[gate] for weight in self.hidden_weight) for gate in range(4)]).mT
         readout = None if self.readout is None else _blocks(self.readout).mT
         (read,) = self.context.bind(basis, rows, torch.stack(biases, 1).view(1, 4 * width))
+        offsets, slopes = line.offset.unbind(0), line.slope.unbind(0)
 
         def step(epoch: int, observation: Observation, memory: Memory | None) -> tuple[Tensor, Memory | None]:
             gates = read(observation)
@@ -105,7 +117,8 @@ class LstmGenerator(nn.Module):
             if memory is not None:
                 cell = torch.addcmul(cell, forget.sigmoid(), memory.cell)
             hidden = leave.sigmoid() * cell.tanh()
-            return (hidden if readout is None else hidden @ readout), Memory(hidden, cell)
+            delta = hidden if readout is None else hidden @ readout
+            return torch.addcmul(offsets[epoch], delta, slopes[epoch]), Memory(hidden, cell)
 
         return step
 
@@ -118,36 +131,36 @@ def _blocks(matrices: Iterable[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class BoundHyperprior:
-    """Psi for one batch of tasks."""
+    """Psi for one batch of tasks; pairs are for rate and weight."""
 
     rates: tuple[Tensor, ...]
     weights: tuple[Tensor | None, ...]
     tasks: int
-    next_delta: NextDelta | None
-    rate_mixing: Mixing | None
-    weight_mixing: Mixing | None
-    fractions: tuple[float, float]
+    next_values: NextValues | None
+    generated: tuple[bool, bool]
+    scaled: bool
     constrained: tuple[bool, bool]
 
     def __call__(
         self, epoch: int, observation: Observation, memory: Memory | None
     ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"] | None, Memory | None]:
         """The rate and the weight of an epoch; a weight of None is a constant zero."""
-        deltas: list[Tensor] = []
-        if self.next_delta is not None:
-            delta, memory = self.next_delta(epoch, observation, memory)
-            deltas = list(delta.unbind(-1))
-        rate = self._value(self.rates[epoch], deltas, self.rate_mixing, 0)
-        base = self.weights[epoch]
-        weight = None if base is None else self._value(base, deltas, self.weight_mixing, 1)
-        return rate, weight, memory
+        rate, weight = self.rates[epoch], self.weights[epoch]
+        values: list[Tensor] = []
+        if self.next_values is not None:
+            found, memory = self.next_values(epoch, observation, memory)
+            values = list(found.unbind(-1))
+        if self.generated[0]:
+            rate = rate * values.pop(0).exp() if self.scaled else values.pop(0)
+        if self.generated[1]:
+            weight = values.pop(0)
+        return self._finish(rate, 0), None if weight is None else self._finish(weight, 1), memory
 
-    def _value(self, base: Tensor, deltas: list[Tensor], mixing: Mixing | None, which: int) -> Tensor:
-        value = base.expand(self.tasks) if mixing is None else mixing(base, deltas.pop(0), self.fractions[which])
+    def _finish(self, value: Tensor, which: int) -> Float[Tensor, " T"]:
         if self.constrained[which]:
             # Straight through: the value is clamped, its gradient is not, so that a start at 0 or 1 can move.
             value = value + (value.clamp(CONSTRAINT_MARGIN, 1 - CONSTRAINT_MARGIN) - value).detach()
-        return value
+        return value if self.generated[which] else value.expand(self.tasks)
 
 
 class Hyperprior(nn.Module):
@@ -165,8 +178,8 @@ class Hyperprior(nn.Module):
     ) -> None:
         """``fractions`` are lambda_1 and lambda_2 of Eq. 12; ``constrained`` keeps trained values inside (0, 1)."""
         super().__init__()
-        if mixing not in RATE_MIXINGS:
-            raise SettingsError(f"There is no mixing rule '{mixing}'; known: {', '.join(RATE_MIXINGS)}.")
+        if mixing not in MIXINGS:
+            raise SettingsError(f"There is no mixing rule '{mixing}'; known: {', '.join(MIXINGS)}.")
         if (generator is None) == (rate.generated or weight.generated):
             raise SettingsError("A generator is needed exactly when the rate or the weight schedule is generated.")
         self.rate, self.weight, self.generator = rate, weight, generator
@@ -175,14 +188,31 @@ class Hyperprior(nn.Module):
     def bind(self, basis: Basis, epochs: int) -> BoundHyperprior:
         """See a batch of tasks once."""
         silent = self.weight.silent(epochs)
-        weights = self.weight.base(epochs).unbind(0)
+        rates, weights = self.rate.base(epochs), self.weight.base(epochs)
         return BoundHyperprior(
-            rates=self.rate.base(epochs).unbind(0),
-            weights=tuple(None if quiet else value for quiet, value in zip(silent, weights, strict=True)),
+            rates=rates.unbind(0),
+            weights=tuple(None if quiet else value for quiet, value in zip(silent, weights.unbind(0), strict=True)),
             tasks=basis.mask.shape[0],
-            next_delta=None if self.generator is None else self.generator.bind(basis, epochs),
-            rate_mixing=RATE_MIXINGS[self.mixing] if self.rate.generated else None,
-            weight_mixing=WEIGHT_MIXINGS[self.mixing] if self.weight.generated else None,
-            fractions=self.fractions,
+            next_values=None
+            if self.generator is None
+            else self.generator.bind(basis, epochs, self._line(rates, weights)),
+            generated=(self.rate.generated, self.weight.generated),
+            scaled=self.mixing == SCALED,
             constrained=(self.constrained and self.rate.trained, self.constrained and self.weight.trained),
         )
+
+    def _line(self, rates: Float[Tensor, " M"], weights: Float[Tensor, " M"]) -> Line:
+        """Eq. 12 for the generated schedules; scaled rates are not a line and get Delta itself."""
+        pairs = []
+        for base, schedule, fraction in zip((rates, weights), (self.rate, self.weight), self.fractions, strict=True):
+            if not schedule.generated:
+                continue
+            if self.mixing != SCALED:
+                of_base, of_delta = AFFINE_MIXINGS[self.mixing](fraction)
+                pairs.append((of_base * base, torch.full_like(base, of_delta)))
+            elif base is weights:
+                pairs.append((base, base))
+            else:
+                pairs.append((torch.zeros_like(base), torch.ones_like(base)))
+        offsets, slopes = zip(*pairs, strict=True)
+        return Line(torch.stack(offsets, 1), torch.stack(slopes, 1))

@@ -12,19 +12,18 @@ from torch import Tensor, nn
 
 from e3bm.errors import SettingsError
 
-Mixing = Callable[[Tensor, Tensor, float], Tensor]  # (base value [], Delta [T], lambda) -> value [T]
-
-RATE_MIXINGS: dict[str, Mixing] = {
+# Eq. 12: how much of the base value and how much of Delta makes the value, for a given lambda.
+AFFINE_MIXINGS: dict[str, Callable[[float], tuple[float, float]]] = {
     # The published code: the base value, nudged.
-    "residual": lambda base, delta, fraction: base + fraction * delta,
-    # Eq. 12 with lambda and 1 - lambda exchanged.
-    "convex": lambda base, delta, fraction: (1 - fraction) * base + fraction * delta,
-    # Eq. 12 as printed: with lambda = 1e-4 the base value all but disappears.
-    "literal": lambda base, delta, fraction: fraction * base + (1 - fraction) * delta,
-    # Ours: Delta = 0 is exactly the base value, and a rate keeps its sign.
-    "scaled": lambda base, delta, fraction: base * delta.exp(),
+    "residual": lambda fraction: (1.0, fraction),
+    # As printed with lambda and 1 - lambda exchanged.
+    "convex": lambda fraction: (1 - fraction, fraction),
+    # As printed: with lambda = 1e-4 the base value all but disappears.
+    "literal": lambda fraction: (fraction, 1 - fraction),
 }
-WEIGHT_MIXINGS: dict[str, Mixing] = RATE_MIXINGS | {"scaled": lambda base, delta, fraction: base * (1 + delta)}
+# Ours: alpha = alpha' exp(Delta), v = v' (1 + Delta). Delta = 0 is exactly the base value, and a rate keeps its sign.
+SCALED = "scaled"
+MIXINGS = (*AFFINE_MIXINGS, SCALED)
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from torch.nn import functional
 from e3bm.core.context import Basis
 from e3bm.methods.collapsed import SHORTEST, CollapsedHead
 from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.weighted_sum import WeightedSum
 
 
 class CosineState(NamedTuple):
@@ -36,11 +37,10 @@ class CosineDirection(NamedTuple):
 
 
 class CosineEnsemble(NamedTuple):
-    """Sums of v_m B_m/|w_m|, of v_m/|w_m| (needed in first order only) and of v_m."""
+    """Sums of v_m B_m/|w_m| and, only where a start drifts, of v_m/|w_m|."""
 
-    coefficients: Float[Tensor, "T W N"]
-    inverse: Float[Tensor, "T W 1"]
-    total: Float[Tensor, "T 1 1"]
+    units: WeightedSum
+    inverses: WeightedSum
 
 
 class CosineStart(NamedTuple):
@@ -77,14 +77,14 @@ class CosineHead:
         labelled: LabelledSupport,
         start: CosineStart,
         drive: Drive,
-        embeddings: tuple[Callable[[], Tensor], Callable[[], Tensor]],
+        embeddings: tuple[Float[Tensor, "T S D"], Float[Tensor, "T Q D"]],
         *,
         scale: Float[Tensor, ""],
         shift: Float[Tensor, ""] | None,
         centred: bool,
         second_order: bool,
     ) -> None:
-        """``shift`` is s b; ``centred`` says that features lost their own mean on the way here."""
+        """``shift`` is s b; ``centred`` says that examples and queries lost their own mean, embeddings not yet."""
         self.support, self.query, self.mask, self.labelled = support, query, mask, labelled
         self.drive, self.embeddings = drive, embeddings
         self.scale, self.shift, self.centred, self.second_order = scale, shift, centred, second_order
@@ -103,17 +103,15 @@ class CosineHead:
         self.drift_products = None if self.drift is None else self.drift @ self.vectors.mT
 
     def basis(self) -> Basis:
-        return Basis(self.vectors, *self.embeddings, self.mask)
+        support, query = self.embeddings
+        return Basis(self.vectors, lambda: support, lambda: query, self.mask, self.centred)
 
     def start(self) -> CosineState:
         return self._state(self.start_coefficients, SHORTEST)
 
     def empty(self) -> CosineEnsemble:
-        nothing = self.gram.new_zeros(())
-        tasks, ways, _ = self.start_coefficients.shape
-        return CosineEnsemble(
-            nothing.expand_as(self.start_coefficients), nothing.expand(tasks, ways, 1), nothing.expand(tasks, 1, 1)
-        )
+        like = self.start_coefficients
+        return CosineEnsemble(WeightedSum.nothing(like), WeightedSum.nothing(like[..., :1]))
 
     def direction(self, state: CosineState) -> CosineDirection:
         if self.second_order:
@@ -129,30 +127,28 @@ class CosineHead:
         return self._state(torch.addcmul(state.coefficients, direction.coefficients, rate, value=-1))
 
     def vote(self, ensemble: CosineEnsemble, state: CosineState, weight: Float[Tensor, " T"]) -> CosineEnsemble:
-        weight = weight.view(-1, 1, 1)
-        return CosineEnsemble(
-            torch.addcmul(ensemble.coefficients, state.unit, weight),
-            ensemble.inverse if self.drift is None else torch.addcmul(ensemble.inverse, state.inverse, weight),
-            ensemble.total + weight,
-        )
+        inverses = ensemble.inverses if self.drift is None else ensemble.inverses.plus(state.inverse, weight)
+        return CosineEnsemble(ensemble.units.plus(state.unit, weight), inverses)
 
     def scores(self, ensemble: CosineEnsemble) -> Float[Tensor, "T Q W"]:
-        scores = self.readout @ ensemble.coefficients.mT
+        units, total, _ = ensemble.units.settled()
+        scores = torch.bmm(self.readout, units.mT)
         if self.drift is not None:
-            scores = scores + self.query @ (ensemble.inverse * self.drift).mT
-        return scores if self.shift is None else scores + self.shift * ensemble.total
+            scores = scores + self.query @ (ensemble.inverses.settled().folded * self.drift).mT
+        return scores if self.shift is None else scores + self.shift * total.view(-1, 1, 1)
 
     def collapse(self, ensemble: CosineEnsemble) -> CollapsedHead:
         """The one matrix whose products with x/|x| are the ensemble's scores; it is not normalised again."""
-        direction = ensemble.coefficients @ self.vectors
+        units, total, _ = ensemble.units.settled()
+        matrix = units @ self.vectors
         if self.drift is not None:
-            direction = direction + ensemble.inverse * self.drift
-        bias = ensemble.total * (0.0 if self.shift is None else self.shift)
-        bias = bias.squeeze(-1).expand(-1, direction.shape[1])
-        return CollapsedHead(self.scale * direction, bias, unit_length=True, centred=self.centred)
+            matrix = matrix + ensemble.inverses.settled().folded * self.drift
+        bias = total * (0.0 if self.shift is None else self.shift)
+        bias = bias.unsqueeze(1).expand(-1, matrix.shape[1])
+        return CollapsedHead(self.scale * matrix, bias, unit_length=True, centred=self.centred)
 
     def _state(self, coefficients: Float[Tensor, "T W N"], shortest: float | None = None) -> CosineState:
-        products = twice = coefficients @ self.gram
+        products = twice = torch.bmm(coefficients, self.gram)
         if self.drift_products is not None:
             products = products + self.drift_products
             twice = products + self.drift_products  # |w + drift|^2 = |w|^2 + 2 w.drift

@@ -13,6 +13,7 @@ from torch import Tensor
 from e3bm.core.context import Basis
 from e3bm.methods.collapsed import CollapsedHead
 from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.weighted_sum import WeightedSum
 
 
 class LinearState(NamedTuple):
@@ -20,13 +21,6 @@ class LinearState(NamedTuple):
 
     coefficients: Float[Tensor, "T W S"]
     log_probabilities: Float[Tensor, "T W S"]
-
-
-class LinearEnsemble(NamedTuple):
-    """Weighted sum of coefficients, and sum of weights."""
-
-    coefficients: Float[Tensor, "T W S"]
-    total: Float[Tensor, "T 1 1"]
 
 
 class LinearHead:
@@ -63,9 +57,8 @@ class LinearHead:
     def start(self) -> LinearState:
         return LinearState(torch.zeros_like(self.start_scores), self.start_scores.log_softmax(1))
 
-    def empty(self) -> LinearEnsemble:
-        nothing = self.start_scores.new_zeros(())
-        return LinearEnsemble(nothing.expand_as(self.start_scores), nothing.expand(len(self.mask), 1, 1))
+    def empty(self) -> WeightedSum:
+        return WeightedSum.nothing(self.start_scores)
 
     def direction(self, state: LinearState) -> Float[Tensor, "T W S"]:
         found = state.log_probabilities
@@ -78,18 +71,18 @@ class LinearHead:
         coefficients = torch.addcmul(state.coefficients, direction, rate.view(-1, 1, 1), value=-1)
         return LinearState(coefficients, torch.baddbmm(self.start_scores, coefficients, self.gram).log_softmax(1))
 
-    def vote(self, ensemble: LinearEnsemble, state: LinearState, weight: Float[Tensor, " T"]) -> LinearEnsemble:
-        weight = weight.view(-1, 1, 1)
-        return LinearEnsemble(torch.addcmul(ensemble.coefficients, state.coefficients, weight), ensemble.total + weight)
+    def vote(self, ensemble: WeightedSum, state: LinearState, weight: Float[Tensor, " T"]) -> WeightedSum:
+        return ensemble.plus(state.coefficients, weight)
 
-    def scores(self, ensemble: LinearEnsemble) -> Float[Tensor, "T Q W"]:
-        return torch.baddbmm(ensemble.total * self.query_start, self.readout, ensemble.coefficients.mT)
+    def scores(self, ensemble: WeightedSum) -> Float[Tensor, "T Q W"]:
+        coefficients, total, _ = ensemble.settled()
+        return torch.baddbmm(total.view(-1, 1, 1) * self.query_start, self.readout, coefficients.mT)
 
-    def collapse(self, ensemble: LinearEnsemble) -> CollapsedHead:
+    def collapse(self, ensemble: WeightedSum) -> CollapsedHead:
         """The one matrix and bias whose scores are the ensemble's."""
-        weight = torch.baddbmm(ensemble.total * self.weight, ensemble.coefficients, self.vectors)
-        bias = ensemble.total.squeeze(-1) * self.bias + ensemble.coefficients.sum(-1)
-        return CollapsedHead(weight * (self.length or 1.0), bias, unit_length=self.length is not None)
+        coefficients, total, _ = ensemble.settled()
+        weight = torch.baddbmm(total.view(-1, 1, 1) * self.weight, coefficients, self.vectors)
+        return CollapsedHead(weight, total.unsqueeze(1) * self.bias + coefficients.sum(-1), unit_length=False)
 
 
 class LinearObservation:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import METHODS, Encoder, Parts
-from e3bm.methods.collapsed import SHORTEST, centre, unit, unit_centred
+from e3bm.methods.collapsed import unit, unit_centred
 from e3bm.methods.cosine_head import CosineHead, CosineStart
 from e3bm.methods.initialisers import Initialiser, LearnedStart, PrototypeStart
 from e3bm.methods.labelled import LabelledSupport
@@ -86,8 +86,9 @@ class Mtl(nn.Module):
         """The cosine head works on features centred per sample; the hyperprior sees them before normalisation."""
         examples, queries = unit_centred(support, self.temperature), unit_centred(query, self.temperature)
         if self.initialiser is None:
-            # Prototypes of centred features, as coefficients over the examples.
-            lengths = (centre(support).square().sum(-1) + SHORTEST).sqrt() / self.temperature
+            # Class means of centred features as coefficients over the examples; a feature times its example is s times
+            # the centred length.
+            lengths = torch.linalg.vecdot(examples, support) / self.temperature**2
             start = CosineStart(labelled.class_share * lengths.unsqueeze(1), None)
         else:
             start = CosineStart.outside(examples, self.initialiser(support, labelled)[0])
@@ -104,7 +105,7 @@ class Mtl(nn.Module):
             labelled,
             start,
             drive,
-            (lambda: centre(support), lambda: centre(query)),
+            (support, query),
             scale=self.temperature,
             shift=None,
             centred=True,

@@ -66,7 +66,7 @@ class Sib(nn.Module):
             labelled,
             CosineStart.outside(examples, self.initial_weight * labelled.class_means(support)),
             lambda scores: (self.gradient_net(scores.mT).mT, None),
-            (lambda: support, lambda: query),
+            (support, query),
             scale=self.scale,
             shift=self.scale * self.bias,
             centred=False,
