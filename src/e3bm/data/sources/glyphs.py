@@ -65,10 +65,10 @@ def load_glyphs(folder: Path = PACKAGE_FOLDER) -> GlyphArrays:
 
 def _checked_files(folder: Path) -> dict[str, bytes]:
     """The data files' bytes, each compared with its recorded digest before anything reads it."""
-    contents = {}
+    contents, digests = {}, _recorded_digests(folder)
     for name in (IMAGES_FILE, CLASSES_FILE, TYPEFACES_FILE):
         contents[name] = _bytes_of(folder / name)
-        found, expected = hashlib.sha256(contents[name]).hexdigest(), _recorded_digests(folder).get(name)
+        found, expected = hashlib.sha256(contents[name]).hexdigest(), digests.get(name)
         if found != expected:
             raise DataError(
                 f"{folder / name} of the embedded data set glyphs is damaged: its SHA-256 is {found}, "
