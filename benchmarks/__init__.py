@@ -1,0 +1,1 @@
+"""Measured ratios: each row is a plain reference against this package, both timed in the same run."""
