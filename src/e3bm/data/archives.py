@@ -21,14 +21,19 @@ def open_tree(paths: Path | Sequence[Path], archive_patterns: Sequence[str] = ()
     given = [paths] if isinstance(paths, Path) else list(paths)
     if not given:
         raise DataError("No source was given; name a folder or an archive.")
-    trees = [_open_one(path) for path in given]
-    for tree in list(trees):
-        if tree.kind == "folder":
-            inner = [
-                name for name in tree.names if any(fnmatch(name.split("/")[-1].lower(), p) for p in archive_patterns)
-            ]
-            trees += [_open_one(tree.where / name) for name in inner if name.lower().endswith(ARCHIVE_SUFFIXES)]
-    return trees[0] if len(trees) == 1 else MergedTree(given[0], trees)
+    trees: list[FileTree] = []
+    try:
+        for path in given:
+            trees += [_open_one(path)]
+        folders = [tree for tree in trees if tree.kind == "folder"]
+        inner = [tree.where / name for tree in folders for name in tree.names if _fits(name, archive_patterns)]
+        for path in inner:
+            trees += [_open_one(path)]
+        return trees[0] if len(trees) == 1 else MergedTree(given[0], trees)
+    except DataError:
+        for tree in trees:
+            tree.close()
+        raise
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
