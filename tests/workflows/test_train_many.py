@@ -3,8 +3,11 @@ import pytest
 import small_runs
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.interruption import Interrupted
+from e3bm.settings import TestSettings
 from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.workflows import train_many as module
+from e3bm.workflows.export import export_run
+from e3bm.workflows.test import run_test
 from e3bm.workflows.train_many import Job, finished, seconds_of, train_many
 
 
@@ -55,10 +58,15 @@ def test_every_run_has_its_share_of_the_time(small_data, tmp_path):
     settings = small_runs.settings(small_data, "mtl", optimiser__steps=2000, validation__every=1000)
     jobs = [Job(tmp_path / str(seed), settings.but(seed=seed)) for seed in range(2)]
     listener = Listener()
-    assert train_many(jobs, seconds=0.6, progress=listener) == []  # neither came to a validation
+    assert train_many(jobs, seconds=0.6, progress=listener) == [job.folder for job in jobs]
     assert [sentence.split(":")[0] for sentence in listener.said] == ["0", "1"]
     assert all("the time is over. Stopped after step" in sentence for sentence in listener.said)
-    assert all(Checkpoints(job.folder).has("last") for job in jobs)
+    # Neither came to a validation: what is tested then is the last checkpoint, and the result says so.
+    assert not any(Checkpoints(job.folder).has("best") for job in jobs)
+    row = run_test([jobs[0].folder], TestSettings(episodes=4))[0]
+    assert row["checkpoint"] == "last"
+    kept = export_run(jobs[0].folder, tmp_path / "results")
+    assert run_test([kept], TestSettings(episodes=4))[0]["accuracy"] == row["accuracy"]
     listener = Listener()
     train_many(jobs, seconds=0.0, progress=listener)
     assert listener.said == ["No time is left for 0.", "No time is left for 1."]

@@ -44,7 +44,7 @@ def ablate(
     jobs = study_jobs(study, settings, folder, seeds)
     ready = train_many(jobs, seconds=seconds, workers=workers, progress=progress)
     if not ready:
-        raise SettingsError(f"No arm in {folder} has been validated yet; give the study more time.")
+        raise SettingsError(f"No arm in {folder} has been trained yet; give the study more time.")
     rows = run_test(ready, test or TestSettings(), progress)
     title = f"{TITLES[study]} of {settings.method.name.upper()}"
     page = report(ready, folder / f"report-{study}", title=title, rows=summary_rows(rows))

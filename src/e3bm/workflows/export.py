@@ -42,7 +42,8 @@ def export_run(run: Path, results: Path, *, most_bytes: int = MOST_BYTES) -> Pat
         raise CheckpointError(f"{run} has no results yet; test it first, then export it.")
     trained_on = config["settings"].get("data", {}).get("dataset") or rows[0]["dataset"]
     target = results / Path(trained_on).name / run.resolve().name
-    weights = _export_weights(run, target, "best", most_bytes)
+    tested: Which = "best" if Checkpoints(run).has("best") else "last"
+    weights = _export_weights(run, target, tested, most_bytes)
     done, wanted = data.progress
     if done is not None and wanted is not None and done < wanted:
         _export_state(run, target)

@@ -27,7 +27,7 @@ from e3bm.settings import (
     read_settings,
 )
 from e3bm.tracking.answers import keep_answers
-from e3bm.tracking.checkpoint import Checkpoints
+from e3bm.tracking.checkpoint import Checkpoints, Which
 from e3bm.tracking.environment import commit
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
@@ -106,7 +106,7 @@ def _meta_trained(
     trained_on = open_data(train.data)
     backbone = build_backbone(train.backbone, *trained_on.input_shape)
     learner = build_learner(train, backbone).to(engine.device)
-    Checkpoints(run.path).load_weights(learner, "best")
+    Checkpoints(run.path).load_weights(learner, _checkpoint(run))
     run.check_inputs(run_inputs(train, trained_on, backbone))
     exam = _open_exam(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
@@ -255,9 +255,15 @@ def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress:
         "rates": found.rates.tolist(),
         "weights": found.weights.tolist(),
         "run": run.path.resolve().name,
-        "checkpoint": "best",
+        "checkpoint": _checkpoint(run),
     }
     return Tested(row, found.accuracy, subject.group, subject.baseline)
+
+
+def _checkpoint(run: RunFolder) -> Which:
+    """The best on the validation classes; the last of a training that was stopped before its first validation."""
+    checkpoints = Checkpoints(run.path)
+    return "last" if checkpoints.has("last") and not checkpoints.has("best") else "best"
 
 
 def _right_answers(result: Tested) -> list[int]:

@@ -53,7 +53,7 @@ def train_many(
             _beside_one_another(ready, _share(left(), -(-len(ready) // workers) + others), workers, progress)
         else:
             _after_one_another(ready, others, left, progress)
-    return [job.folder for job in jobs if Checkpoints(job.folder).has("best")]
+    return [job.folder for job in jobs if Checkpoints(job.folder).has("last")]
 
 
 def finished(job: Job) -> bool:
