@@ -1,8 +1,6 @@
 """`e3bm demo`: pre-train, meta-train each method plain and with E3BM, test all on the same episodes, report."""
 
-import multiprocessing
 import time
-from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,16 +8,14 @@ from typing import Any, Literal
 from e3bm.presets import Kind, hyperprior_settings, method_settings
 from e3bm.settings import PretrainSettings, TestSettings, TrainSettings, read_settings
 from e3bm.tracking.progress import Progress, Silent
-from e3bm.tracking.run_folder import RunFolder
 from e3bm.workflows.pretrain import run_pretrain
 from e3bm.workflows.report import report
 from e3bm.workflows.test import Row, run_test
-from e3bm.workflows.train import run_train
+from e3bm.workflows.train_many import Job, train_many
 
 Size = Literal["tiny", "small", "full"]
-# Twenty characters at once, one example each: five would be too easy to tell models apart.
-EPISODE = {"ways": 20, "shots": 1, "queries": 5}
-LOOK_EVERY = 0.5  # seconds between looks at what the workers have logged
+# Ten characters at once, one example each: five would be too easy to tell models apart.
+EPISODE = {"ways": 10, "shots": 1, "queries": 5}
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class DemoSize:
 
 SIZES: dict[Size, DemoSize] = {
     "tiny": DemoSize(1, 40, 6, 20, 40, 5),
-    "small": DemoSize(6, 600, 200, 100, 600, 30),
+    "small": DemoSize(4, 400, 120, 60, 300, 30),
     "full": DemoSize(20, 3000, 3000, 300, 3000, 100),
 }
 
@@ -101,35 +97,10 @@ def run_demo(size: Size, folder: Path, progress: Progress | None = None, workers
     progress, started, amount = progress or Silent(), time.perf_counter(), SIZES[size]
     backbone = folder / "pretrain"
     run_pretrain(pretrain_settings(amount), backbone, progress)
-    jobs = {folder / name: settings for name, settings in train_settings(amount, backbone).items()}
+    jobs = [Job(folder / name, settings) for name, settings in train_settings(amount, backbone).items()]
     # MAML takes longest: its two runs start first, one per core.
-    ordered = sorted(jobs.items(), key=lambda job: -job[1].optimiser.steps * (job[1].method.name == "maml"))
-    _in_parallel(ordered, workers, progress)
-    rows = run_test([backbone, *jobs], TestSettings(episodes=amount.test_episodes), progress)
-    page = report([backbone, *jobs], folder / "report")
+    train_many(sorted(jobs, key=lambda job: job.settings.method.name != "maml"), workers=workers, progress=progress)
+    runs = [backbone, *(job.folder for job in jobs)]
+    rows = run_test(runs, TestSettings(episodes=amount.test_episodes), progress)
+    page = report(runs, folder / "report")
     return Demo(rows, page, time.perf_counter() - started)
-
-
-def _in_parallel(jobs: list[tuple[Path, TrainSettings]], workers: int, progress: Progress) -> None:
-    """Independent runs, one process each; their steps are counted in the files they write."""
-    total = sum(settings.optimiser.steps for _, settings in jobs)
-    progress.begin(f"meta-train {len(jobs)} models", total)
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting: set[Future[Any]] = {pool.submit(_train, settings, folder) for folder, settings in jobs}
-        failed: BaseException | None = None
-        while waiting and failed is None:
-            done, waiting = wait(waiting, timeout=LOOK_EVERY)
-            failed = next((future.exception() for future in done if future.exception()), None)
-            progress.advance(sum(_steps(folder) for folder, _ in jobs), models_done=len(jobs) - len(waiting))
-        if failed is not None:
-            pool.shutdown(cancel_futures=True)
-            raise failed
-    progress.end()
-
-
-def _train(settings: TrainSettings, folder: Path) -> None:
-    run_train(settings, folder)
-
-
-def _steps(folder: Path) -> int:
-    return max((line["step"] for line in RunFolder(folder).lines("metrics")), default=0)
