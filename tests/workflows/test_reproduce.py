@@ -13,7 +13,7 @@ from e3bm.report.reproduction import cost_table, reproduction_table
 from e3bm.tracking.progress import Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.workflows import reproduce_costs
-from e3bm.workflows.reproduce import Request, reproduce
+from e3bm.workflows.reproduce import Request, draw_figure, reproduce
 from e3bm.workflows.run_missing import Effort, backbone_name, preset_name, studied_arms
 
 PROMISED = {
@@ -154,6 +154,11 @@ def test_the_figure_has_every_arm_once(first, house):
     listener = Listener()
     reproduce(Request("F4", "fc100", shot=1, effort=Effort()), listener)
     assert listener.said == ["Nothing is missing."]
+    page = draw_figure(Request("F4", "fc100", shot=1), house / "figure")
+    assert page is not None
+    drawn = {path.name for path in page.parent.glob("*.png")}
+    assert drawn >= {"validation-fc100-5-way-1-shot.png", "weights-mtl-v1-e3bm.png", "rates-mtl-a1-e3bm.png"}
+    assert "smoothed at 0.9" in page.read_text(encoding="utf-8")
     # Arms are not mistaken for rows of a table.
     table = reproduce(Request("T1", "fc100", "MTL", 1))
     assert [row["method"] for row in table] == ["MTL", "MTL", "MTL+E3BM"]

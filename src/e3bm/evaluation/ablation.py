@@ -40,7 +40,12 @@ PLAIN = Arm("plain", "{method} (a4, v5)", lambda base, learned: base.but(hyperpr
 
 def _schedule_arm(name: str) -> Arm:
     change = lambda base, learned: ablation_settings(base, name, learned)
-    return Arm(name, f"{{method}} ({name}) {WORDS[name]}", change, LEARNED_BY.get(name))
+    return Arm(name, arm_title(name, "{method}"), change, LEARNED_BY.get(name))
+
+
+def arm_title(name: str, method: str) -> str:
+    """What tables and figures call an arm: MTL (v2) learnable."""
+    return f"{method} ({name}) {WORDS[name]}"
 
 
 def _kind_arm(kind: Kind) -> Arm:

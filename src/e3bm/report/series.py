@@ -70,8 +70,9 @@ def task_of(run: RunData) -> tuple[str, str]:
 
 
 def arm_of_row(row: Record, arms: Sequence[Arm]) -> Arm | None:
-    """The arm whose run a result row names."""
-    return next((arm for arm in arms if any(run.name == row.get("run") for run in arm.runs)), None)
+    """The arm whose run a result row names; a row over several seeds names several."""
+    named = str(row.get("run")).split(", ")
+    return next((arm for arm in arms if any(run.name in named for run in arm.runs)), None)
 
 
 def row_series(rows: Sequence[Record], arms: Sequence[Arm]) -> list[tuple[str, Look, Record]]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from e3bm.evaluation.comparison import NOT_PAIRED
+from e3bm.evaluation.comparison import NOT_PAIRED, Tested, aggregate
 from e3bm.evaluation.grouping import baseline_group_of, group_of
 from e3bm.evaluation.metrics import mean_and_interval, paired_difference
 from e3bm.report.run_data import RunData, read_run
@@ -112,6 +112,16 @@ class Entry:
         difference, interval = paired_difference(ours, theirs)
         name = ", ".join(run.path.name for run in baseline.runs)
         return {"paired_with": name, "paired_difference": difference, "paired_ci": interval}
+
+    def summary(self, baseline: "Entry | None") -> Row:
+        """All seeds as one result row, for reports."""
+        members = [
+            Tested(row, answers, run.group, run.group)
+            for run, row in zip(self.runs, self.rows, strict=True)
+            if (answers := run.accuracy(row)) is not None
+        ]
+        together = aggregate(members)[0] if len(members) > 1 else self.rows[0]
+        return together | self.paired(baseline)
 
 
 def protocol_of(row: Row) -> tuple[Any, ...]:

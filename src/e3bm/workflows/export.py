@@ -7,6 +7,7 @@ results/data_sets/<name>.json    the class index from which anyone can draw the 
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ def export_run(run: Path, results: Path, *, most_bytes: int = MOST_BYTES) -> Pat
         raise CheckpointError(f"{run} has no results yet; test it first, then export it.")
     trained_on = config["settings"].get("data", {}).get("dataset") or rows[0]["dataset"]
     target = results / Path(trained_on).name / run.resolve().name
+    if target.resolve() == run.resolve():
+        return target
+    shutil.rmtree(target / "checkpoints", ignore_errors=True)  # an earlier, unfinished state of the same run
     tested: Which = "best" if Checkpoints(run).has("best") else "last"
     weights = _export_weights(run, target, tested, most_bytes)
     done, wanted = data.progress

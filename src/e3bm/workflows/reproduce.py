@@ -9,8 +9,9 @@ from e3bm.errors import SettingsError
 from e3bm.presets import find_preset
 from e3bm.report.paper_tables import OUR_SYSTEMS, PAPER_DATASETS, PaperRow, paper_rows
 from e3bm.tracking.progress import Progress, Silent
-from e3bm.workflows.collect import Entry, Row, collect_runs, entries
+from e3bm.workflows.collect import Entry, Row, baseline_of, collect_runs, entries
 from e3bm.workflows.export import export_run
+from e3bm.workflows.report import report
 from e3bm.workflows.run_missing import Effort, preset_name, run_missing, studied_arms
 from e3bm.workflows.side_by_side import (
     ablation_arm,
@@ -60,6 +61,15 @@ def reproduce(request: Request, progress: Progress | None = None) -> list[Row]:
     if request.target == "T1" and request.row is None:
         rows += feature_rows(request.dataset, request.shot, found)
     return rows
+
+
+def draw_figure(request: Request, out: Path) -> Path | None:
+    """Figure 4 as a page: validation curves of all arms, and alpha and v over meta-training; None without runs."""
+    found = kept_entries(request.results)
+    arms = [entry for place in wanted_rows(request) for entry in found if ablation_arm(entry, place) is not None]
+    runs = [run.path for entry in arms for run in entry.runs]
+    rows = [entry.summary(baseline_of(entry, found)) for entry in arms]
+    return report(runs, out, title="Figure 4: ablations of MTL", rows=rows) if runs else None
 
 
 def wanted_rows(request: Request) -> list[PaperRow]:

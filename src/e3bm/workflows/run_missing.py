@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from e3bm.errors import SettingsError
-from e3bm.evaluation.ablation import PLAIN
+from e3bm.evaluation.ablation import PLAIN, arm_title
 from e3bm.evaluation.grouping import group_of
 from e3bm.interruption import Interrupted, time_is_over, time_limit
 from e3bm.presets import ABLATIONS, LEARNED_BY, Preset, ablation_settings, find_preset
@@ -153,6 +153,8 @@ def _jobs(part: Part, backbones: dict[str, Path], effort: Effort) -> Iterator[Jo
         settings = preset.train.but(seed=seed)
         if preset.pretrain is not None:
             settings = settings.but(backbone__pretrained=backbones[_backbone_key(part)])
+        if part.arm is not None:
+            settings = settings.but(name=arm_title(part.arm, settings.method.name.upper()))
         name, learned = _member_name(preset), None
         if part.arm in LEARNED_BY:
             stem = preset.name.removesuffix(part.arm)

@@ -50,7 +50,7 @@ def run(words: Sequence[str]) -> int:
     about = "The paper, the published code and our runs side by side, with intervals and paired differences."
     options = parse(Options, words, "reproduce", about)
     from e3bm.report.reproduction import cost_table, reproduction_table
-    from e3bm.workflows.reproduce import Request, reproduce
+    from e3bm.workflows.reproduce import Request, draw_figure, reproduce
     from e3bm.workflows.run_missing import Effort
     from e3bm.workflows.train_many import seconds_of
 
@@ -58,8 +58,9 @@ def run(words: Sequence[str]) -> int:
     effort = Effort(seconds, options.seeds, options.scale, options.runs, options.episodes, options.workers)
     wanted = options.run_missing or seconds is not None
     place = (options.dataset, options.row, options.shot, options.results, options.keep)
-    rows = reproduce(Request(options.target, *place, effort if wanted else None), progress_here())
-    page = _figures(rows, options.out) if options.target == "F4" else None
+    request = Request(options.target, *place, effort if wanted else None)
+    rows = reproduce(request, progress_here())
+    page = draw_figure(request, options.out) if options.target == "F4" else None
     if options.json:
         print_json(rows)
         return 0
@@ -70,11 +71,3 @@ def run(words: Sequence[str]) -> int:
     if page is not None:
         print(f"Figures: {page}")
     return 0
-
-
-def _figures(rows: Sequence[dict[str, object]], out: Path) -> Path | None:
-    """Curves of all arms, and alpha and v over meta-training."""
-    from e3bm.workflows.report import report
-
-    runs = list(dict.fromkeys(Path(path) for row in rows for path in str(row["run"]).split(", ")))
-    return report(runs, out, title="Figure 4: ablations of MTL") if runs else None
