@@ -34,6 +34,11 @@ from e3bm.workflows.timed_work import (
 )
 
 PER_EPOCHS = 100  # Table S3 states times for 100 epochs
+COUNTED = {
+    "frozen": "backbone and head",
+    "scale_shift": "learnable: scale, shift, BatchNorm and head",
+    "full": "the whole network",
+}
 UNTRAINED = Path("untrained")  # costs do not depend on what the weights are
 
 
@@ -126,7 +131,7 @@ def _rows(
                 parameters=parameters + added,
                 e3bm_parameters=added,
                 percent=round(100 * added / parameters, 4),
-                note=note if compared else "head and, where it is used, backbone",
+                note=note if compared else COUNTED[settings.backbone.adapt],
                 epochs=settings.method.epochs,
                 encode_seconds=encoded,
                 adapt_seconds=adapt,
