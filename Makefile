@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test check bench wheel wheel-demo clean
 
 install: $(STAMP)
 
@@ -30,6 +30,17 @@ check: install
 
 bench: install
 	$(BIN)/python -m benchmarks --out results/bench
+
+wheel: install
+	rm -rf dist
+	$(BIN)/python -m build --quiet --wheel
+
+# What a user of the wheel gets: an empty environment outside the clone, and the demo in it.
+wheel-demo: wheel
+	set -e; place=$$(mktemp -d); wheel=$$(ls $(CURDIR)/dist/*.whl); constraints=$(CURDIR)/constraints.txt; \
+	$(PYTHON) -m venv $$place/venv; cd $$place; \
+	venv/bin/python -m pip install --quiet --disable-pip-version-check -c $$constraints $$wheel; \
+	venv/bin/e3bm demo --size tiny --run $$place/demo; rm -rf $$place
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

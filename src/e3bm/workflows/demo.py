@@ -32,7 +32,7 @@ class DemoSize:
 
 SIZES: dict[Size, DemoSize] = {
     "tiny": DemoSize(1, 40, 6, 20, 40, 5),
-    "small": DemoSize(4, 400, 120, 60, 300, 30),
+    "small": DemoSize(3, 400, 120, 60, 300, 30),
     "full": DemoSize(20, 3000, 3000, 300, 3000, 100),
 }
 
@@ -55,6 +55,7 @@ def pretrain_settings(size: DemoSize) -> PretrainSettings:
             "epochs": size.pretrain_epochs,
             "episode": EPISODE,
             "label_smoothing": 0.1,
+            "machine": {"threads": 2},
             "validation": {"every": 1, "episodes": size.validation_episodes},
         },
     )
