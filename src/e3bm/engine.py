@@ -18,7 +18,7 @@ from e3bm.errors import SettingsError
 from e3bm.settings import MachineSettings
 
 # A dead process is noticed at once, by its closed connection; this bounds how long a living one may be busy alone.
-PATIENCE = timedelta(hours=6)
+PATIENCE = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Engine:
             raise SettingsError(f"This machine has no {machine.device} device; set machine.device to cpu.")
         device = torch.device(machine.device, local) if machine.device == "cuda" else torch.device(machine.device)
         if world > 1 and not distributed.is_initialized():
+            _check_restarts()
             backend = "nccl" if machine.device == "cuda" else "gloo"
             distributed.init_process_group(backend, timeout=PATIENCE)
             # Once for all work of this process: a second group would find the first one's addresses.
@@ -127,3 +128,13 @@ class Engine:
         """Until all are here."""
         if self.world > 1:
             distributed.barrier()
+
+
+def _check_restarts() -> None:
+    """Processes that torchrun starts again must not find the addresses of those that died in a store they share."""
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise SettingsError(
+            "torchrun --max-restarts needs the environment variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: "
+            "without it restarted processes may wait for dead ones. Set it and start torchrun again."
+        )

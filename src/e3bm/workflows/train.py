@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from e3bm.assembly import DTYPES, build_backbone, build_learner, weights_digest
 from e3bm.backbones import Backbone
 from e3bm.data.sampler import EpisodeSampler
@@ -25,6 +27,7 @@ def run_train(
     engine = Engine.start(settings.machine)
     data = open_data(settings.data)
     check_splits(data.images.splits)
+    torch.manual_seed(settings.seed)
     backbone = build_backbone(settings.backbone, *data.input_shape)
     learner = build_learner(settings, backbone).to(engine.device)
     inputs = run_inputs(settings, data, backbone)
