@@ -22,6 +22,20 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """A group that is given in part has the rest from this class's own default, as on the command line."""
+        if not isinstance(values, dict):
+            return values
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        return {
+            name: {**default.model_dump(), **value}
+            if isinstance(value, dict) and isinstance(default := defaults.get(name), Settings)
+            else value
+            for name, value in values.items()
+        }
+
     def digest(self) -> str:
         """A short name for exactly these settings."""
         return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
