@@ -12,7 +12,7 @@ import torch
 import benchmarks
 from benchmarks.rows import Row
 
-HEAD = """Each ratio is taken inside one run: CPU time of the reference over ours, per task; medians of interleaved repeats.
+HEAD = """Each ratio is CPU time of the reference over ours, per task, inside one run; medians of interleaved repeats.
 Only ratios count: times move from day to day and from machine to machine.
 
 """

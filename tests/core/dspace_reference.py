@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 TINY = 1e-12
-SHORTEST = 1e-20
+SHORTEST = 1e-16
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from e3bm.core.context import Basis, Observation
 from e3bm.core.hyperprior import Hyperprior
 from e3bm.core.trace import AdaptationTrace
+from e3bm.errors import SettingsError
 
 State = TypeVar("State")
 Direction = TypeVar("Direction")
@@ -75,6 +76,8 @@ def adapt_and_keep(
     every_epoch: bool = False,
 ) -> tuple[AdaptationTrace, Ensemble]:
     """The same, with the ensemble itself: what a head collapses into one matrix."""
+    if epochs < 1:
+        raise SettingsError(f"A learner needs at least 1 epoch, found {epochs}.")
     state, ensemble = problem.start(), problem.empty()
     psi, memory = hyperprior.bind(problem.basis(), epochs), None
     rates, weights, losses, singles = [], [], [], []

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from e3bm.errors import SettingsError
+
 # Inside every root and logarithm: small enough to vanish beside real features, large enough to keep gradients finite.
 TINY = 1e-12
 
@@ -38,6 +40,7 @@ class Basis:
         groups, count, features = rows.shape
         if self.vectors is None:
             return rows.unsqueeze(1).expand(-1, self.mask.shape[0], -1, -1)
+        _check_size("gradients", features, self.vectors.shape[-1])
         # One matrix product for all groups, tasks and vectors.
         products = rows.reshape(-1, features) @ self.vectors.reshape(-1, features).mT
         return products.view(groups, count, *self.vectors.shape[:2]).transpose(1, 2)
@@ -157,7 +160,13 @@ class Flat:
 
         def read(projection: Tensor, start: Tensor) -> Reader:
             def reader(observation: Observation) -> Tensor:
-                flat = _cut(observation.coefficients(), detach).mT.flatten(1).unsqueeze(-1)  # class after class
+                coefficients = _cut(observation.coefficients(), detach)
+                if coefficients.shape[-1] != self.ways:
+                    raise SettingsError(
+                        f"The flat summary is made for {self.ways} ways, the tasks have {coefficients.shape[-1]}; "
+                        "use the summary 'stats', which serves any number."
+                    )
+                flat = coefficients.mT.flatten(1).unsqueeze(-1)  # class after class
                 return torch.baddbmm(start, projection, flat).squeeze(-1)
 
             return reader
@@ -182,6 +191,7 @@ class Rms:
         def read(row: Tensor, start: Tensor) -> Reader:
             def reader(observation: Observation) -> Tensor:
                 dense = _cut(basis.dense(observation.coefficients()), detach)
+                _check_size("gradients", self.features, dense.shape[1])
                 channels = dense.view(dense.shape[0], self.size, -1)
                 rms = (channels.square().mean(-1) + TINY).sqrt()
                 return torch.addmm(start, rms, row.mT)
@@ -249,6 +259,7 @@ class Context:
             parts = [basis.support_mean()]
             if self.transductive:
                 parts.append(basis.query_mean())
+            _check_size("embeddings", self.embedding, parts[0].shape[-1])
             embeddings = torch.cat(parts, -1)
             groups, count, _ = rows.shape
             weight = rows[..., : embeddings.shape[-1]].reshape(groups * count, -1)
@@ -267,6 +278,14 @@ def query_entropies(scores: Float[Tensor, "T Q W"]) -> list[Tensor]:
 def _readers(read: Callable[[Tensor, Tensor], Reader], rows: Tensor, constant: Tensor) -> tuple[Reader, ...]:
     # unbind, not indexing: its backward pass stacks once instead of filling a zero tensor per epoch.
     return tuple(read(row, start) for row, start in zip(rows.unbind(0), constant.unbind(0), strict=True))
+
+
+def _check_size(what: str, expected: int, found: int) -> None:
+    if expected != found:
+        raise SettingsError(
+            f"The hyperprior's context is made for {what} of {expected} features, the task's have {found}; "
+            "give it the encoder's feature size."
+        )
 
 
 def _cut(values: Tensor, detach: bool) -> Tensor:

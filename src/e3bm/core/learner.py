@@ -36,15 +36,15 @@ class MetaLearner(nn.Module):
         self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None
     ) -> tuple[AdaptationTrace, Any]:
         """The same, with the summed ensemble in the method's own form."""
-        problem = self.method.begin(batch)
-        trace, ensemble = adapt_and_keep(problem, self.hyperprior, epochs or self.epochs, every_epoch=every_epoch)
+        problem, epochs = self.method.begin(batch), self.epochs if epochs is None else epochs
+        trace, ensemble = adapt_and_keep(problem, self.hyperprior, epochs, every_epoch=every_epoch)
         if not bool(torch.isfinite(trace.scores).all()):
             task = int(torch.nonzero(~torch.isfinite(trace.scores).flatten(1).all(1))[0])
             epoch = torch.nonzero(~torch.isfinite(trace.losses[task]))
             where = f"; its training loss broke at epoch {int(epoch[0]) + 1}" if len(epoch) else ""
             raise DivergenceError(
                 f"The scores of task {task} are not finite{where}. "
-                f"Rates reach {float(trace.rates[task].abs().max()):.3g}: "
+                f"Rates reach {float(trace.rates[task].detach().abs().max()):.3g}: "
                 "lower the inner learning rate or the features' scale."
             )
         return trace, ensemble

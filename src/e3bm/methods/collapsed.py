@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-SHORTEST = 1e-20  # squared length below which a vector counts as zero: its cosines are 0, not NaN
+SHORTEST = 1e-16  # squared length below which a vector counts as zero: its cosines are 0, not NaN
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ class CosineHead:
             if start.rows is not None:
                 self.drift = start.rows - start.rows.detach()
         self.gram = self.vectors @ self.vectors.mT
+        self.shortest = self.gram.new_tensor(SHORTEST)
         self.readout = query @ self.vectors.mT
         self.drift_products = None if self.drift is None else self.drift @ self.vectors.mT
 
@@ -107,7 +108,7 @@ class CosineHead:
         return Basis(self.vectors, lambda: support, lambda: query, self.mask, self.centred)
 
     def start(self) -> CosineState:
-        return self._state(self.start_coefficients, SHORTEST)
+        return self._state(self.start_coefficients, first=True)
 
     def empty(self) -> CosineEnsemble:
         like = self.start_coefficients
@@ -147,14 +148,16 @@ class CosineHead:
         bias = bias.unsqueeze(1).expand(-1, matrix.shape[1])
         return CollapsedHead(self.scale * matrix, bias, unit_length=True, centred=self.centred)
 
-    def _state(self, coefficients: Float[Tensor, "T W N"], shortest: float | None = None) -> CosineState:
+    def _state(self, coefficients: Float[Tensor, "T W N"], *, first: bool = False) -> CosineState:
         products = twice = torch.bmm(coefficients, self.gram)
         if self.drift_products is not None:
             products = products + self.drift_products
             twice = products + self.drift_products  # |w + drift|^2 = |w|^2 + 2 w.drift
         square = (coefficients * twice).sum(-1, keepdim=True)
-        # Updates are orthogonal to the weights, so that lengths only grow: only a start can be zero.
-        inverse = (square if shortest is None else square.clamp_min(shortest)).rsqrt()
+        if first:
+            # Rounding can make nothing negative. Later lengths only grow: updates are orthogonal to the weights.
+            square = square.clamp_min(0)
+        inverse = (square + self.shortest).rsqrt()
         return CosineState(coefficients, coefficients * inverse, inverse, products * inverse)
 
     def _direction(self, state: CosineState) -> CosineDirection:
