@@ -1,0 +1,109 @@
+"""One of several processes that torchrun started.
+
+worker.py cases FOLDER          every case of CASES, a pretraining, and a test of them all
+worker.py ddp FOLDER            gradients by DistributedDataParallel beside ours
+worker.py dying FOLDER KIND     a training in which rank 1 is killed at step 5, and after its restart rank 0 at 8
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from e3bm.assembly import build_backbone, build_learner
+from e3bm.core.losses import meta_loss
+from e3bm.engine import Engine
+from e3bm.settings import TestSettings
+from e3bm.tracking.progress import Silent
+from e3bm.workflows.pretrain import run_pretrain
+from e3bm.workflows.tasks import episode_sampler, open_data
+from e3bm.workflows.test import run_test
+from e3bm.workflows.train import build_tasks, run_train
+from small_runs import pretrain_settings, settings
+
+# Three tasks for two processes: one has more to do. One task: the other has nothing at all.
+SGD = {"optimiser__kind": "sgd", "optimiser__theta": 0.1, "optimiser__encoder": 0.1, "optimiser__weight_decay": 5e-4}
+CASES = {
+    "maml": ("maml", {}),
+    "maml+e3bm": ("maml+e3bm", {}),
+    "maml per step": ("maml", {"backbone__batchnorm": "per_step", "optimiser__tasks": 4}),
+    "mtl": ("mtl", {"optimiser__tasks": 4}),
+    "mtl+e3bm": ("mtl+e3bm", {"optimiser__tasks": 1, "validation__episodes": 1}),
+    "mtl+e3bm with kl": ("mtl+e3bm", {"hyperprior__kl": 1e-3, **SGD}),
+    "mtl-scaled": ("mtl-scaled", {"optimiser__tasks": 4, **SGD}),
+    "mtl-scaled+e3bm": ("mtl-scaled+e3bm", SGD),
+    "mtl-scaled by adam": ("mtl-scaled", {}),
+    "mtl-scaled of one task": ("mtl-scaled", {"optimiser__tasks": 1}),
+    "sib": ("sib", SGD),
+    "sib+e3bm": ("sib+e3bm", {"hyperprior__setting": "transductive", **SGD}),
+    "sib+e3bm by adam": ("sib+e3bm", {}),
+}
+# A shift before batch statistics has no gradient but rounding noise, which Adam divides by 1e-8.
+LOOSER = {"mtl-scaled by adam": 1e-9, "sib+e3bm by adam": 1e-7}
+HERE = Path(__file__).parent
+FEW = {"optimiser__steps": 6, "validation__every": 3, "machine__precision": "float64"}
+DYING = {"rank 1": (1, 5), "rank 0": (0, 8)}  # in this order: at the first start, at the first restart
+
+
+def run_cases(folder, place):
+    for name, (method, changes) in CASES.items():
+        run_train(settings(folder, method, **FEW, **changes), place / name)
+    rows = run_test([place / name for name in CASES], TestSettings(episodes=7, batch=2))
+    if os.environ.get("RANK", "0") == "0":
+        (place / "rows.json").write_text(json.dumps(rows))
+    run_pretrain(pretrain_settings(folder, machine__precision="float64"), place / "pretrain")
+
+
+def compare_with_ddp(folder):
+    """Second-order gradients of DistributedDataParallel around the whole episode equal the summed ones."""
+    for method in ("maml+e3bm", "mtl-scaled+e3bm", "sib+e3bm"):
+        wanted = settings(folder, method, **FEW)
+        engine, data = Engine.start(wanted.machine), open_data(wanted.data)
+        torch.manual_seed(0)
+        backbone = build_backbone(wanted.backbone, *data.input_shape)
+        learner = build_learner(wanted, backbone)
+        sampler = episode_sampler(data, "train", wanted.episode, 0, "training")
+        batch = build_tasks(wanted, data, backbone, sampler, Silent(), engine).load(engine.mine(range(4)))
+        gradients = []
+        for wrapped in (learner, DistributedDataParallel(learner, find_unused_parameters=True)):
+            learner.zero_grad()
+            meta_loss(wrapped(batch).scores, batch.query_labels).backward()
+            if wrapped is learner:
+                for parameter in learner.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad /= engine.world
+                engine.sum_gradients(learner.parameters())
+            gradients.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in learner.parameters()])
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-14)
+        assert any(float(part.abs().max()) > 1e-6 for part in gradients[0])
+
+
+class Dying(Silent):
+    """Kills this process when its turn has come."""
+
+    def __init__(self):
+        restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        rank, self.step = list(DYING.values())[restarts] if restarts < len(DYING) else (-1, -1)
+        self.doomed = int(os.environ["RANK"]) == rank
+
+    def advance(self, done, **numbers):
+        if self.doomed and done == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    mode, folder = sys.argv[1], Path(sys.argv[2])
+    if mode == "cases":
+        run_cases(folder, folder / "many")
+    elif mode == "ddp":
+        compare_with_ddp(folder)
+    elif sys.argv[3] == "pretrain":
+        run_pretrain(pretrain_settings(folder), folder / "killed-pretrain", Dying())
+    else:
+        run_train(settings(folder, sys.argv[3]), folder / f"killed-{sys.argv[3]}", Dying())
