@@ -1,0 +1,133 @@
+"""What every registered method promises. A new method adds a line to EXAMPLES and inherits the suite."""
+
+import pytest
+import torch
+
+from e3bm.backbones import build
+from e3bm.core.adapt import InnerProblem
+from e3bm.core.context import Context, Observation, Stats
+from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
+from e3bm.core.learner import MetaLearner, Method
+from e3bm.core.losses import meta_loss
+from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
+from e3bm.episode import TaskBatch
+from e3bm.methods import METHODS, Maml, Mtl, ReadyFeatures, Sib
+
+FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
+SIZE = 16
+EXAMPLES = {
+    "maml": (lambda: Maml(build("conv4", image_size=SIZE, width=0.25), ways=WAYS), 0.01, (3, SIZE, SIZE)),
+    "mtl": (lambda: Mtl(ReadyFeatures(FEATURES), ways=WAYS), 0.1, (FEATURES,)),
+    "sib": (lambda: Sib(ReadyFeatures(FEATURES), ways=WAYS), 0.01, (FEATURES,)),
+}
+RATES = {
+    "constant": Constant,
+    "learned": lambda rate: Learned([rate] * EPOCHS),
+    "frozen": lambda rate: Frozen([rate] * EPOCHS),
+    "generated": lambda rate: Generated([rate] * EPOCHS),
+}
+WEIGHTS = {
+    "last": LastOnly,
+    "equal": Equal,
+    "learned": lambda: Learned([0.2, 0.3, 0.5]),
+    "frozen": lambda: Frozen([0.0, 0.5, 0.5]),
+    "generated": lambda: Generated([0.2, 0.3, 0.5]),
+}
+
+
+def test_every_method_is_here():
+    assert set(METHODS) == set(EXAMPLES)
+
+
+def learner(name, rate="constant", weight="last", generator="lstm"):
+    torch.manual_seed(0)
+    make, size, _ = EXAMPLES[name]
+    schedules = RATES[rate](size), WEIGHTS[weight]()
+    outputs = sum(schedule.generated for schedule in schedules)
+    psi = None
+    if outputs:
+        context = Context(Stats(transductive=True), transductive=True)
+        psi = FcGenerator(context, EPOCHS, outputs) if generator == "fc" else LstmGenerator(context, outputs, hidden=2)
+    return MetaLearner(make(), Hyperprior(*schedules, psi), EPOCHS)
+
+
+def batch(name, tasks=2):
+    draw = torch.Generator().manual_seed(1)
+    shape = EXAMPLES[name][2]
+    labels = torch.arange(WAYS).repeat(2).expand(tasks, -1).contiguous()
+    query_labels = torch.randint(WAYS, (tasks, QUERIES), generator=draw)
+    examples = lambda count: torch.rand(tasks, count, *shape, generator=draw)
+    return TaskBatch(examples(2 * WAYS), labels, examples(QUERIES), query_labels, WAYS)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_opens_tasks_for_learning(name):
+    method = EXAMPLES[name][0]()
+    assert isinstance(method, Method)
+    problem = method.begin(batch(name))
+    assert isinstance(problem, InnerProblem)
+    state = problem.start()
+    assert isinstance(problem.observe(state, problem.direction(state)), Observation)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_learns_with_every_pair_of_schedules(name, rate, weight):
+    model, tasks = learner(name, rate, weight), batch(name)
+    trace = model(tasks)
+    assert trace.scores.shape == (2, QUERIES, WAYS)
+    assert trace.rates.shape == trace.weights.shape == trace.losses.shape == (2, EPOCHS)
+    meta_loss(trace.scores, tasks.query_labels).backward()
+    for label, parameter in model.named_parameters():
+        assert parameter.grad is None or torch.isfinite(parameter.grad).all(), label
+    for schedule in (model.hyperprior.rate, model.hyperprior.weight):
+        for parameter in schedule.parameters():
+            assert float(parameter.grad.abs().max()) > 0
+
+
+@pytest.mark.parametrize("generator", ["fc", "lstm"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_tasks_do_not_know_of_one_another(name, generator):
+    model, tasks = learner(name, "generated", "generated", generator), batch(name, tasks=3)
+    with torch.no_grad():
+        together = model(tasks).scores
+        alone = torch.cat([model(tasks.tasks(task, task + 1)).scores for task in range(3)])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_is_a_function(name):
+    """Nothing of an episode stays behind."""
+    model, tasks = learner(name, "generated", "generated"), batch(name)
+    first = model(tasks).scores
+    model(batch(name, tasks=1))
+    assert torch.equal(first, model(tasks).scores)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_last_single_epoch_is_what_a_baseline_says(name):
+    model, tasks = learner(name), batch(name)
+    trace = model(tasks, every_epoch=True)
+    assert trace.epoch_scores.shape == (2, EPOCHS, QUERIES, WAYS)
+    assert torch.equal(trace.epoch_scores[:, -1], trace.scores)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_ensemble_is_the_weighted_sum_of_its_epochs(name):
+    model, tasks = learner(name, "generated", "generated"), batch(name)
+    with torch.no_grad():
+        trace = model(tasks, every_epoch=True)
+    expected = torch.einsum("tm,tmqw->tqw", trace.weights, trace.epoch_scores)
+    torch.testing.assert_close(trace.scores, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_checkpoint_brings_it_back(name):
+    model, tasks = learner(name, "generated", "generated"), batch(name)
+    again = learner(name, "generated", "generated")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model(tasks).scores, again(tasks).scores)
