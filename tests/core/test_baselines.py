@@ -11,6 +11,7 @@ from e3bm.core.learner import MetaLearner
 from e3bm.core.schedules import Constant, Frozen, Generated, LastOnly, Learned, last_values
 from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures, Sib
+from e3bm.methods.cosine_head import CosineState
 
 FEATURES, WAYS, SHOTS, QUERIES, EPOCHS = 16, 5, 2, 15, 100
 METHODS = {
@@ -35,7 +36,7 @@ def without_ensemble(problem, rate, epochs):
     state = problem.start()
     for _ in range(epochs):
         state = problem.step(state, problem.direction(state), rate)
-    if hasattr(state, "unit"):
+    if isinstance(state, CosineState):
         scores = torch.bmm(problem.readout, state.unit.mT)
         return scores if problem.shift is None else scores + problem.shift
     return torch.baddbmm(problem.query_start, problem.readout, state.coefficients.mT)
