@@ -121,6 +121,7 @@ class MamlProblem:
 
     def __init__(self, passes: TaskPasses, start: Parameters, mask: Bool[Tensor, "T S"], positions: int) -> None:
         self._passes, self._mask, self._positions = passes, mask, positions
+        self.second_order = passes.second_order
         # A frozen network is adapted all the same: its weights are then constants of the outer loop.
         first = tuple(each if each.requires_grad else each.detach().requires_grad_() for each in start)
         self._start = Learners(0, (first,) * len(mask))
@@ -205,4 +206,5 @@ class MamlObservation:
         return torch.stack([lesson.loss for lesson in self._problem.lessons(self._state)])
 
     def query_scores(self) -> Float[Tensor, "T Q W"]:
-        return self._problem.query_scores(self._state)
+        scores = self._problem.query_scores(self._state)
+        return scores if self._problem.second_order else scores.detach()  # all that is observed is a constant
