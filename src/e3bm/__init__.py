@@ -1,1 +1,65 @@
-"""E3BM: few-shot classification by an ensemble of epoch-wise empirical Bayes models."""
+"""E3BM: few-shot classification by an ensemble of epoch-wise empirical Bayes models.
+
+Names are loaded when they are first used, so that `import e3bm` and `e3bm --help` stay cheap.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    # Records
+    "EpisodeSpec": "episode",
+    "EpisodeIndex": "episode",
+    "TaskBatch": "episode",
+    # The paper
+    "adapt": "core.adapt",
+    "MetaLearner": "core.learner",
+    "AdaptationTrace": "core.trace",
+    "Hyperprior": "core.hyperprior",
+    "FcGenerator": "core.hyperprior",
+    "LstmGenerator": "core.hyperprior",
+    "Context": "core.context",
+    "ClassMean": "core.context",
+    "Flat": "core.context",
+    "Rms": "core.context",
+    "Stats": "core.context",
+    "Constant": "core.schedules",
+    "Equal": "core.schedules",
+    "LastOnly": "core.schedules",
+    "Learned": "core.schedules",
+    "Frozen": "core.schedules",
+    "Generated": "core.schedules",
+    "meta_loss": "core.losses",
+    # Methods and networks, by class or by name
+    "Maml": "methods",
+    "Mtl": "methods",
+    "Sib": "methods",
+    "NearestMean": "methods",
+    "ReadyFeatures": "methods",
+    "METHODS": "methods",
+    "BACKBONES": "backbones",
+    "build": "backbones",
+    "wrap": "backbones",
+    # Data
+    "open_dataset": "data.source",
+    "PackedImages": "data.packed",
+    "EpisodeSampler": "data.sampler",
+    # Settings and errors
+    "TrainSettings": "settings",
+    "PretrainSettings": "settings",
+    "TestSettings": "settings",
+    "find_preset": "presets",
+    "E3BMError": "errors",
+}
+
+__all__ = sorted(_PLACES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"e3bm has no name '{name}'.")
+    return getattr(import_module(f"e3bm.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_PLACES)
