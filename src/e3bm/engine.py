@@ -39,6 +39,10 @@ class Engine:
             machine.device == "mps" and not torch.backends.mps.is_available()
         ):
             raise SettingsError(f"This machine has no {machine.device} device; set machine.device to cpu.")
+        if machine.engine == "fabric":
+            from e3bm.fabric import join
+
+            return cls(*join(machine))
         device = torch.device(machine.device, local) if machine.device == "cuda" else torch.device(machine.device)
         if world > 1 and not distributed.is_initialized():
             _check_restarts()
@@ -50,8 +54,8 @@ class Engine:
 
     @staticmethod
     def is_leader() -> bool:
-        """Whether this process is the first of those that torchrun started, or the only one."""
-        return os.environ.get("RANK", "0") == "0"
+        """Whether this process is the first of those that torchrun or SLURM started, or the only one."""
+        return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
     @property
     def leads(self) -> bool:

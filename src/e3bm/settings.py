@@ -237,6 +237,8 @@ class MachineSettings(Settings):
     """bfloat16 is autocast around a backbone that is trained (not in MAML); on cuda and mps it is untested."""
     threads: int = Field(default=1, ge=1)
     """Threads per process; for small tasks two processes beat two threads."""
+    engine: Literal["torch", "fabric"] = "torch"
+    """Who brings processes together: torch as torchrun starts it, or Lightning Fabric, which knows SLURM as well."""
 
 
 class TrainSettings(Settings):

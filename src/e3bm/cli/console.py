@@ -117,8 +117,8 @@ def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":
 
 
 def leads() -> bool:
-    """Whether this process prints results: the only one, or the first of those that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
+    """Whether this process prints results: the only one, or the first of those that torchrun or SLURM started."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def stage_callback(progress: "BarProgress | LineProgress") -> Callable[[Any], None]:
