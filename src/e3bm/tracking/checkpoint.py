@@ -33,7 +33,7 @@ class Checkpoints:
         step = state["step"]
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+            self.sweep()
             # Steps repeat when a run is continued: a fresh name never touches a folder that a pointer names.
             place = self.folder / f"step-{step:08d}-{secrets.token_hex(4)}"
             place.mkdir()
@@ -50,9 +50,9 @@ class Checkpoints:
                 write_json(self.folder / "best.json", pointer)
             write_json(self.folder / "last.json", pointer)
         except CheckpointError:
-            self._sweep()
+            self.sweep()
             raise
-        self._sweep()
+        self.sweep()
 
     def has(self, which: Which) -> bool:
         return (self.folder / f"{which}.json").exists()
@@ -114,7 +114,7 @@ class Checkpoints:
             raise CheckpointError(f"{path} is damaged: its content is not what was saved. {_REMEDY}")
         return path
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Remove checkpoints that no pointer names: superseded ones, and leftovers of a crash."""
         kept = {self._pointer(which)["folder"] for which in ("last", "best") if self.has(which)}
         for place in self.folder.glob("step-*"):

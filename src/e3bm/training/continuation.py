@@ -29,6 +29,7 @@ class Continuation:
         self._best_is_new = False
         if engine.leads:
             run.rewind(self.step)
+            self.checkpoints.sweep()  # a run that was killed after its last save never saves again
 
     def advance(self) -> int:
         """One more step is done."""
