@@ -36,6 +36,7 @@ SYSTEMS = {
     "SIB+E3BM, features of 640": "paper-sib-wrn28_10-miniimagenet-1shot-lstm-transductive",
 }
 WORKERS = (1, 8, 64, 512)
+BATCH = 64  # tasks at once, where they are features
 STEP_MESSAGES = 2  # small ones beside the gradient: the log's numbers, and whether anybody wants to stop
 
 
@@ -66,6 +67,7 @@ class System:
     gradient_bytes: int
     statistics_bytes_per_task: int
     task_seconds: float
+    task_seconds_in_batch: float | None
     update_seconds: float
     checkpoint_bytes: int
     checkpoint_seconds: float
@@ -108,9 +110,11 @@ def measure(name: str, preset: str, repeats: int) -> System:
         settings, learner, batch = _prepare(preset, Path(place))
         optimiser = build_optimiser(learner, settings.optimiser)
         learner.train()
-        step = lambda: meta_step(learner, batch, optimiser, settings, 0, Engine())
-        step()
-        seconds = statistics.median(cpu_seconds(step) for _ in range(repeats))
+        seconds = _step_seconds(learner, batch, optimiser, settings, repeats)
+        together = None
+        if settings.backbone.adapt == "frozen":
+            many, more = _repeated(batch, BATCH), settings.but(optimiser__tasks=BATCH)
+            together = _step_seconds(learner, many, optimiser, more, repeats) / BATCH
         update = statistics.median(cpu_seconds(optimiser.step) for _ in range(repeats))
         layers = [layer for layer in learner.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
         moving = settings.backbone.batchnorm == "batch_then_running"
@@ -123,8 +127,36 @@ def measure(name: str, preset: str, repeats: int) -> System:
     statistics_bytes = 4 * 2 * 2 * sum(layer.num_features for layer in layers) if moving else 0
     published = find_preset(preset).train.optimiser.tasks
     return System(
-        name, preset, published, trained, 4 * trained, statistics_bytes, seconds - update, update, saved, saving
+        name,
+        preset,
+        published,
+        trained,
+        4 * trained,
+        statistics_bytes,
+        seconds - update,
+        together,
+        update,
+        saved,
+        saving,
     )
+
+
+def _step_seconds(
+    learner: torch.nn.Module,
+    batch: TaskBatch,
+    optimiser: torch.optim.Optimizer,
+    settings: TrainSettings,
+    repeats: int,
+) -> float:
+    step = lambda: meta_step(learner, batch, optimiser, settings, 0, Engine())  # type: ignore[arg-type]
+    step()
+    return statistics.median(cpu_seconds(step) for _ in range(repeats))
+
+
+def _repeated(batch: TaskBatch, times: int) -> TaskBatch:
+    repeat = lambda values: values.repeat(times, *[1] * (values.ndim - 1))
+    parts = (batch.support, batch.support_labels, batch.query, batch.query_labels)
+    return TaskBatch(*map(repeat, parts), batch.ways)
 
 
 def _prepare(preset: str, place: Path) -> tuple[TrainSettings, torch.nn.Module, TaskBatch]:
@@ -150,7 +182,7 @@ def _prepare(preset: str, place: Path) -> tuple[TrainSettings, torch.nn.Module, 
     return settings, build_learner(settings, backbone), batch
 
 
-def measure_exchange(sizes: list[int], repeats: int = 15) -> list[dict[str, float]]:
+def measure_exchange(sizes: list[int], repeats: int = 51) -> list[dict[str, float]]:
     """Wall seconds of gloo's all-reduce between two processes of this machine."""
     with tempfile.TemporaryDirectory() as place:
         spawn(_exchange, (sizes, repeats, place), nprocs=2)
