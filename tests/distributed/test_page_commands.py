@@ -31,8 +31,8 @@ def test_the_commands_of_one_machine(tmp_path):
     tiny = " ".join(words(flags(tmp_path, "maml", optimiser__steps=2)))
     paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": paths, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    for command in STANDALONE:
-        command = re.sub(r"--preset \S+", tiny, command).replace("--episodes 600", "--episodes 4")
+    for written in STANDALONE:
+        command = re.sub(r"--preset \S+", tiny, written).replace("--episodes 600", "--episodes 4")
         done = subprocess.run(
             command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
