@@ -30,7 +30,7 @@ def test_register_gives_back_what_it_was_given():
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(letters):
-    with pytest.raises(SettingsError, match=r"letters named 'omega'; known: alpha, beta\.$"):
+    with pytest.raises(SettingsError, match=r"letter named 'omega'; known: alpha, beta\.$"):
         letters["omega"]
 
 
@@ -40,7 +40,7 @@ def test_a_slip_of_the_hand_is_answered_with_a_guess(letters):
 
 
 def test_a_name_is_given_once(letters):
-    with pytest.raises(SettingsError, match="letters 'alpha' is registered twice; choose another name"):
+    with pytest.raises(SettingsError, match="letter 'alpha' is registered twice; choose another name"):
         letters.register("alpha")(3)
 
 

@@ -41,6 +41,11 @@ def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -
 
 def load_backbone(backbone: Backbone, source: Path) -> None:
     """Weights from a run of `e3bm pretrain`, or from a weights file."""
+    if not source.exists():
+        raise SettingsError(
+            f"backbone.pretrained: there is no run folder or weights file {source}; make one with `e3bm pretrain --run "
+            f"{source}`."
+        )
     if source.is_dir():
         weights = {
             name.removeprefix("backbone."): value

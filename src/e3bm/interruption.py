@@ -1,6 +1,7 @@
 """Stopping politely: the step in hand is finished and saved, then the run ends."""
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,3 +64,20 @@ def stop_politely() -> Iterator[Wish]:
     finally:
         for caught, handler in before.items():
             signal.signal(caught, handler)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Where nothing finishes a step first, SIGTERM ends a command as Ctrl-C does: with a sentence, children told."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

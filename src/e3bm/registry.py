@@ -14,7 +14,7 @@ class Registry(Generic[Entry]):
     """A named collection that other packages extend through the entry-point group ``e3bm.<kind>``."""
 
     def __init__(self, kind: str) -> None:
-        self.kind = kind
+        self.kind, self.noun = kind, kind.removesuffix("s")
         self._entries: dict[str, Entry] = {}
         self._plugins_loaded = False
 
@@ -23,7 +23,7 @@ class Registry(Generic[Entry]):
 
         def add(entry: Entry) -> Entry:
             if name in self._entries:
-                raise SettingsError(f"The {self.kind} '{name}' is registered twice; choose another name.")
+                raise SettingsError(f"The {self.noun} '{name}' is registered twice; choose another name.")
             self._entries[name] = entry
             return entry
 
@@ -35,7 +35,7 @@ class Registry(Generic[Entry]):
             near = get_close_matches(name, self._entries, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise SettingsError(
-                f"There is no {self.kind} named '{name}'; known: {', '.join(sorted(self._entries))}.{hint}"
+                f"There is no {self.noun} named '{name}'; known: {', '.join(sorted(self._entries))}.{hint}"
             )
         return self._entries[name]
 

@@ -105,9 +105,9 @@ def test_two_trainings_in_one_folder_are_refused(small_data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"method.name": "malm"}, "no methods named 'malm'"),
+        ({"method.name": "malm"}, "no method named 'malm'"),
         ({"data.dataset": "nowhere"}, "There is no data set 'nowhere'"),
-        ({"backbone.name": "conv5"}, "no backbones named 'conv5'"),
+        ({"backbone.name": "conv5"}, "no backbone named 'conv5'"),
         ({"episode.ways": 9}, "9 ways need 9 classes"),
         ({"episode.queries": 10}, "ask for fewer or add images"),
         ({"backbone.adapt": "full", "method.name": "sib"}, "SIB trains on frozen features"),
@@ -117,7 +117,7 @@ def test_two_trainings_in_one_folder_are_refused(small_data, tmp_path, capsys):
         ({"optimiser.tasks": 0}, "greater than or equal to 1"),
         ({"validation.split": "test"}, "Selecting on the test classes is refused"),
         ({"machine.device": "mps"}, "no mps device"),
-        ({"backbone.pretrained": "no_such_file"}, "There is no weights file no_such_file"),
+        ({"backbone.pretrained": "no_such_file"}, "there is no run folder or weights file no_such_file"),
     ],
 )
 def test_wrong_settings_are_one_sentence(small_data, tmp_path, capsys, wrong, reason):

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from e3bm.errors import E3BMError, SettingsError
-from e3bm.interruption import Interrupted
+from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.presets import find_preset
 from e3bm.settings import AnySettings, settings_error
 
@@ -29,7 +29,8 @@ Parsed = TypeVar("Parsed")
 def guarded(work: Callable[[], int]) -> int:
     """Run a command and turn what goes wrong into an exit code and a sentence."""
     try:
-        return work()
+        with termination_as_interrupt():
+            return work()
     except E3BMError as error:
         print(f"e3bm: {error}", file=sys.stderr)
         return 2

@@ -55,7 +55,10 @@ class ClassificationBatches:
         self._positions = np.concatenate(members)
         self._labels = np.repeat(np.arange(len(members)), [len(positions) for positions in members]).astype(np.int64)
         if not 1 <= batch_size <= len(self._positions):
-            raise SettingsError(f"The batch size must lie in 1..{len(self._positions)}, found {batch_size}.")
+            raise SettingsError(
+                f"The batch size must lie in 1..{len(self._positions)}, found {batch_size}: "
+                f"the {split} split has no more images; set --batch."
+            )
         if batch_size % processes:
             raise SettingsError(
                 f"A batch of {batch_size} cannot be shared evenly by {processes} processes; make it a multiple."

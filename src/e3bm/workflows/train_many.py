@@ -1,7 +1,9 @@
 """Many trainings after or beside one another, within a time budget: finished ones are passed over."""
 
 import multiprocessing
+import os
 import re
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -109,17 +111,34 @@ def _beside_one_another(jobs: Sequence[Job], share: float | None, workers: int, 
         progress.say(f"No time is left for {', '.join(job.folder.name for job in jobs)}.")
         return
     progress.begin(f"meta-train {len(jobs)} models", sum(job.settings.optimiser.steps for job in jobs))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawned, initializer=_end_with, initargs=(os.getpid(),)) as pool:
         waiting: set[Future[None]] = {pool.submit(_train, job, share) for job in jobs}
-        failed: BaseException | None = None
-        while waiting and failed is None:
-            done, waiting = wait(waiting, timeout=LOOK_EVERY)
-            failed = next((future.exception() for future in done if future.exception()), None)
-            progress.advance(sum(_steps(job.folder) for job in jobs), models_done=len(jobs) - len(waiting))
-        if failed is not None:
-            pool.shutdown(cancel_futures=True)
-            raise failed
-    progress.end()
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=LOOK_EVERY)
+                for future in done:
+                    future.result()
+                progress.advance(sum(_steps(job.folder) for job in jobs), models_done=len(jobs) - len(waiting))
+        except BaseException:
+            # The others save what they have and stop; nobody would wait for them.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
+        finally:
+            progress.end()
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed would wait for work for ever: end it; its checkpoints are always whole."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _steps(folder: Path) -> int:

@@ -23,7 +23,10 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "presets", "Named settings for train, pretrain and test.")
     from e3bm.presets import find_preset, presets
 
-    chosen = {name: preset for name, preset in presets().items() if options.name in name}
+    known = presets()
+    chosen = {name: preset for name, preset in known.items() if options.name in name}
+    if options.name in known:
+        chosen = {options.name: known[options.name]}
     if not chosen:
         find_preset(options.name)  # says what there is instead
     if options.json or list(chosen) == [options.name]:
