@@ -65,7 +65,7 @@ class DataSettings(Settings):
     """Pixels of a side after resizing; unset: the data set's own size."""
     recipe: str = "grey"
     """How images are treated: grey, cifar, mtl, sib, maml, omniglot, or a registered one."""
-    normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "grey", "none"] | None = None
+    normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "lite", "grey", "none"] | None = None
     """Mean and standard deviation that are taken out of pixels; unset: the recipe's own."""
     augment: bool = False
     """Whether training images go through the recipe's augmentation (validation and test images never do)."""

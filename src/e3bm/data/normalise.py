@@ -53,6 +53,8 @@ for _entry in (
     Normalisation("cifar", (129.37731888, 124.10583864, 112.47758569), (68.20947949, 65.43124043, 70.45866994)),
     # ImageNet's own, for FEAT with other backbones, MAML++, CTM and most published weights
     Normalisation("imagenet", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    # the EfficientNet-Lite family
+    Normalisation("lite", (127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
     # MAML: pixel / 255
     Normalisation("none", (0.0,), (255.0,)),
     # drawings and other grey images: 0..255 to -1..1

