@@ -151,8 +151,8 @@ class BarProgress:
         self.end()
         self.numbers = {}
         self.bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(), console=self.console,
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False), TimeRemainingColumn(), console=self.console,
         )  # fmt: skip
         self.bar.start()
         self.task = self.bar.add_task(title, total=total, completed=done, numbers="")

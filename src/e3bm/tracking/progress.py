@@ -1,5 +1,7 @@
 """How long work reports itself: whoever shows it (a terminal, a log, a test) implements this."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 
@@ -34,3 +36,13 @@ class Silent:
     def end(self) -> None: ...
 
     def say(self, sentence: str) -> None: ...
+
+
+@contextmanager
+def shown(progress: Progress, title: str, total: int, done: int = 0) -> Iterator[None]:
+    """A piece of work that ends for whoever watches, also when it fails: a bar left standing would spoil a terminal."""
+    progress.begin(title, total, done)
+    try:
+        yield
+    finally:
+        progress.end()

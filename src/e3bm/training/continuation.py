@@ -7,7 +7,6 @@ from e3bm.engine import Engine
 from e3bm.errors import CheckpointError
 from e3bm.interruption import Interrupted
 from e3bm.tracking.checkpoint import Checkpoints
-from e3bm.tracking.progress import Progress
 from e3bm.tracking.run_folder import RunFolder
 
 
@@ -50,11 +49,10 @@ class Continuation:
         self._best_is_new = False
         self.engine.wait()
 
-    def stop(self, progress: Progress) -> None:
+    def stop(self) -> None:
         """Somebody asked to stop: save and leave, unless all is done anyway."""
         if self.step < self.total:
             self.save()
-            progress.end()
             raise Interrupted(
                 f"Stopped after step {self.step} of {self.total}; run the same command again to continue."
             )

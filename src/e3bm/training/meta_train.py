@@ -16,7 +16,7 @@ from e3bm.evaluation.evaluate import TaskSource, evaluate
 from e3bm.evaluation.metrics import accuracies, negative_log_likelihoods
 from e3bm.interruption import stop_politely
 from e3bm.settings import TrainSettings
-from e3bm.tracking.progress import Progress
+from e3bm.tracking.progress import Progress, shown
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.continuation import Continuation
 from e3bm.training.optimisers import build_optimiser, check_gradients, clip_gradients, schedule_factor
@@ -37,11 +37,10 @@ def meta_train(
     total = settings.optimiser.steps
     optimiser = build_optimiser(learner, settings.optimiser)
     place = Continuation(learner, optimiser, run, engine, total)
-    progress.begin(f"meta-train {settings.title}", total, place.step)
     shares = (engine.mine(_numbers(settings, number)) for number in range(place.step, total))
     batches = prefetched((tasks.load(share) if share else None for share in shares), tasks.prefetch)
     learner.train()
-    with stop_politely() as wish:
+    with stop_politely() as wish, shown(progress, f"meta-train {settings.title}", total, place.step):
         while place.step < total:
             started = time.perf_counter()
             schedules, (loss, accuracy) = meta_step(learner, next(batches), optimiser, settings, place.step, engine)
@@ -68,8 +67,7 @@ def meta_train(
             if validated or step % settings.checkpoint_every == 0:
                 place.save()
             if engine.any(wish.stop):
-                place.stop(progress)
-    progress.end()
+                place.stop()
 
 
 def meta_step(

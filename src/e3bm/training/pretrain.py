@@ -16,7 +16,7 @@ from e3bm.data.prefetch import prefetched
 from e3bm.engine import Engine
 from e3bm.interruption import stop_politely
 from e3bm.settings import PretrainSettings
-from e3bm.tracking.progress import Progress
+from e3bm.tracking.progress import Progress, shown
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.continuation import Continuation
 from e3bm.training.optimisers import check_gradients
@@ -77,10 +77,9 @@ def pretrain(
     per_epoch = len(batches)
     total = settings.epochs * per_epoch
     place = Continuation(model, optimiser, run, engine, total)
-    progress.begin(f"pretrain {settings.backbone.name}", total, place.step)
     ahead = prefetched((batches.batch(*divmod(number, per_epoch)) for number in range(place.step, total)), PREFETCH)
     model.train()
-    with stop_politely() as wish:
+    with stop_politely() as wish, shown(progress, f"pretrain {settings.backbone.name}", total, place.step):
         while place.step < total:
             started = time.perf_counter()
             epoch = place.step // per_epoch
@@ -108,8 +107,7 @@ def pretrain(
             if validated or step % settings.checkpoint_every == 0:
                 place.save()
             if engine.any(wish.stop):
-                place.stop(progress)
-    progress.end()
+                place.stop()
 
 
 def _step(

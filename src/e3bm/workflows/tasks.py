@@ -21,7 +21,7 @@ from e3bm.data.source import data_folder, open_dataset
 from e3bm.engine import Engine
 from e3bm.episode import EpisodeSpec
 from e3bm.settings import DataSettings, EpisodeSettings
-from e3bm.tracking.progress import Progress
+from e3bm.tracking.progress import Progress, shown
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,12 @@ def feature_tasks(
     key = feature_key(network, data.images.digest, str(data.evaluation), positions)
     features = cache.read(key) if keep else None
     if engine.any(features is None):
-        progress.begin(f"features of {data.images.name}", len(positions))
         mine = positions[engine.rank :: engine.world]
         embed = _embedder(backbone, data.evaluation, engine.device)
-        found = embed_images(data.images, mine, embed, lambda done: progress.advance(done * engine.world))
-        features = engine.gather(torch.from_numpy(found), len(positions)).numpy()
-        progress.advance(len(positions))
-        progress.end()
+        with shown(progress, f"features of {data.images.name}", len(positions)):
+            found = embed_images(data.images, mine, embed, lambda done: progress.advance(done * engine.world))
+            features = engine.gather(torch.from_numpy(found), len(positions)).numpy()
+            progress.advance(len(positions))
         if keep and engine.leads:
             cache.keep(key, features)
     assert features is not None

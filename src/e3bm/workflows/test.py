@@ -29,7 +29,7 @@ from e3bm.settings import (
 from e3bm.tracking.answers import keep_answers
 from e3bm.tracking.checkpoint import Checkpoints, Which
 from e3bm.tracking.environment import commit
-from e3bm.tracking.progress import Progress, Silent
+from e3bm.tracking.progress import Progress, Silent, shown
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.workflows.ensemble import EnsembleSettings, beside, settings_beside
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
@@ -216,19 +216,18 @@ def _open_exam(
 
 def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress: Progress, engine: Engine) -> Tested:
     exam, learner = subject.exam, subject.learner
-    progress.begin(f"test {subject.labels['method']}", settings.episodes)
-    found = evaluate(
-        learner,
-        subject.tasks,
-        settings.episodes,
-        batch=settings.batch,
-        engine=engine,
-        every_epoch=True,
-        epochs=subject.epochs,
-        advance=progress.advance,
-    )
-    progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
-    progress.end()
+    with shown(progress, f"test {subject.labels['method']}", settings.episodes):
+        found = evaluate(
+            learner,
+            subject.tasks,
+            settings.episodes,
+            batch=settings.batch,
+            engine=engine,
+            every_epoch=True,
+            epochs=subject.epochs,
+            advance=progress.advance,
+        )
+        progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
     assert found.epoch_accuracy is not None
     row: Row = {
         **subject.labels,
