@@ -148,3 +148,9 @@ def test_unknown_names_are_told_what_there_is():
         find_preset("small-mtl-fc100-1shot-plan")
     with pytest.raises(SettingsError, match="There is no configuration for 'protonet'; known: mtl"):
         method_settings("protonet", "paper")
+
+
+def test_every_preset_states_its_normalisation():
+    for name, preset in presets().items():
+        assert preset.train.data.normalisation is not None, name
+        assert preset.pretrain is None or preset.pretrain.data.normalisation is not None, name

@@ -102,6 +102,7 @@ class Preset:
 
 # Pixels of a side that 4CONV sees: FC100 keeps its own size, as is the custom with MAML.
 PAPER_DATA = {"miniimagenet": 84, "tieredimagenet": 84, "fc100": 32}
+NORMALISATIONS = {"maml": "none", "mtl": "mtl", "sib": "gidaris"}  # as each method was published
 PAPER_BACKBONES = {"maml": ("conv4",), "mtl": ("resnet12", "resnet25"), "sib": ("wrn28_10_sib",)}
 
 
@@ -137,7 +138,7 @@ def _paper_preset(data: str, method: str, backbone: str, shots: int, kind: Kind)
     # The published ResNet-12 results use the cosine head; ResNet-25 is MTL's own linear head.
     variant = "mtl-cosine" if backbone == "resnet12" else method
     image_size = {"conv4": PAPER_DATA[data], "resnet12": 84, "resnet25": 80, "wrn28_10_sib": 80}[backbone]
-    images = {"dataset": data, "image_size": image_size, "recipe": method}
+    images = {"dataset": data, "image_size": image_size, "recipe": method, "normalisation": NORMALISATIONS[method]}
     name = f"paper-{method}-{backbone.removesuffix('_sib')}-{data}-{shots}shot-{kind}"
     train = read_settings(
         TrainSettings,
@@ -200,7 +201,7 @@ def _paper_pretrain(method: str, backbone: str, images: dict[str, Any]) -> Pretr
 
 def _small_presets() -> Iterator[Preset]:
     """What two cores can do: FC100 at its own 32 pixels, half-width ResNet-12."""
-    data = {"dataset": "fc100", "recipe": "cifar"}
+    data = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
     pretrain = read_settings(
         PretrainSettings,
         {
@@ -226,7 +227,7 @@ def _small_preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pre
     train = read_settings(
         TrainSettings,
         {
-            "data": data if deep else {"dataset": "fc100", "recipe": "maml"},
+            "data": data if deep else {"dataset": "fc100", "recipe": "maml", "normalisation": "none"},
             "episode": {"ways": 5, "shots": shots, "queries": 15},
             "backbone": {"name": "resnet12", "width": 0.5}
             if deep
@@ -283,7 +284,13 @@ def _omniglot_presets() -> Iterator[Preset]:
                     TrainSettings,
                     {
                         # Packed Omniglot has light ink already: nothing is left to do but to divide by 255.
-                        "data": {"dataset": "omniglot", "recipe": "maml", "image_size": 28, "rotations": True},
+                        "data": {
+                            "dataset": "omniglot",
+                            "recipe": "maml",
+                            "normalisation": "none",
+                            "image_size": 28,
+                            "rotations": True,
+                        },
                         "episode": {"ways": ways, "shots": shots, "queries": 15},
                         "backbone": {"name": "conv4_stride", "adapt": "full", "batchnorm": "batch"},
                         "method": {"name": "maml", "epochs": epochs, "test_epochs": test_epochs, "rate": rate},
