@@ -1,0 +1,1 @@
+"""A few examples in, a classifier one can trust out: for photos and for features."""
