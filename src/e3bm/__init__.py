@@ -7,9 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
-    # A few examples in, a classifier out: photos, features
-    "FewShotClassifier": "fewshot.few_shot_classifier",
-    "Prediction": "fewshot.few_shot_classifier",
+    # A few features in, a classifier out
     "E3BMClassifier": "estimator",
     # Records
     "EpisodeSpec": "episode",

@@ -1,0 +1,49 @@
+"""E3BMClassifier is a scikit-learn estimator like any other."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from e3bm import E3BMClassifier
+
+
+@pytest.fixture(scope="module")
+def digits():
+    features, labels = load_digits(return_X_y=True)
+    random = np.random.default_rng(0)
+    support = np.concatenate([random.permutation(np.flatnonzero(labels == digit))[:5] for digit in range(10)])
+    rest = np.setdiff1d(np.arange(len(labels)), support)
+    return features[support], labels[support], features[rest], labels[rest]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_all_of_scikit_learns_own_checks():
+    outcome = check_estimator(E3BMClassifier(), on_fail=None)
+    assert [check["check_name"] for check in outcome if check["status"] == "failed"] == []
+    assert sum(check["status"] == "passed" for check in outcome) > 40
+
+
+def test_five_examples_of_each_digit_tell_the_others(digits):
+    support, labels, rest, truth = digits
+    model = E3BMClassifier().fit(support, labels)
+    probabilities = model.predict_proba(rest)
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-6)
+    assert (model.predict(rest) == truth).mean() > 0.75
+    assert -np.log(probabilities[np.arange(len(truth)), truth]).mean() < 1
+
+
+def test_it_is_cloned_pickled_piped_and_cross_validated(digits):
+    support, labels, rest, _ = digits
+    model = E3BMClassifier().fit(support, labels)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(rest), model.predict_proba(rest))
+    assert clone(model).get_params() == model.get_params()
+    piped = make_pipeline(StandardScaler(), E3BMClassifier())
+    assert cross_val_score(piped, support, labels, cv=2).min() > 0.3
