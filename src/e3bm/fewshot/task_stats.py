@@ -24,9 +24,11 @@ class ObservedScalars(Protocol):
 class TaskStats:
     """Gradient norm and loss as in `stats`, in units of the task, and what its ways, shots and scatter are."""
 
+    scalars: int = TASK_STATS
+
     @property
     def size(self) -> int:
-        return TASK_STATS
+        return self.scalars
 
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool

@@ -27,13 +27,15 @@ class Sib(nn.Module):
         *,
         ways: int = 5,
         gradient_net: Literal["published", "equivariant"] = "published",
+        feature_weight: bool = True,
         second_order: bool = True,
     ) -> None:
+        """``feature_weight`` scales the features of the start, as published; without it nothing has their size."""
         super().__init__()
         if gradient_net not in ("published", "equivariant"):
             raise SettingsError(f"SIB's gradient net is 'published' or 'equivariant', found '{gradient_net}'.")
         self.encoder, self.second_order = encoder, second_order
-        self.initial_weight = nn.Parameter(torch.ones(encoder.feature_size))
+        self.initial_weight = nn.Parameter(torch.ones(encoder.feature_size)) if feature_weight else None
         self.scale = nn.Parameter(torch.tensor(10.0))
         self.bias = nn.Parameter(torch.tensor(0.0))
         self.gradient_net: nn.Module = PublishedNet(ways) if gradient_net == "published" else EquivariantNet()
@@ -53,18 +55,28 @@ class Sib(nn.Module):
             support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
         return self.problem(batch, support, query)
 
-    def problem(self, batch: TaskBatch, support: Float[Tensor, "T S D"], query: Float[Tensor, "T Q D"]) -> CosineHead:
-        """The moves on features whose gradients are wanted."""
+    def problem(
+        self,
+        batch: TaskBatch,
+        support: Float[Tensor, "T S D"],
+        query: Float[Tensor, "T Q D"],
+        start: Float[Tensor, "T W D"] | None = None,
+    ) -> CosineHead:
+        """The moves on features whose gradients are wanted; the head starts at the class means unless told where."""
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         support, query = unit(support), unit(query)
         examples = self.scale * query
+        if start is None:
+            start = labelled.class_means(support)
+        if self.initial_weight is not None:
+            start = self.initial_weight * start
         return CosineHead(
             examples,
             self.scale * support,
             examples,
             batch.mask,
             labelled,
-            CosineStart.outside(examples, self.initial_weight * labelled.class_means(support)),
+            CosineStart.outside(examples, start),
             lambda scores: (self.gradient_net(scores.mT).mT, None),
             (support, query),
             scale=self.scale,

@@ -1,0 +1,157 @@
+"""Many unlabelled examples at once: SIB+E3BM on top of a fitted head.
+
+The head's weights start SIB, whose synthetic gradients read the batch's own scores (class-equivariant net: any number
+of ways); E3BM's hyperprior sets how far each epoch goes and how much of its change is added to what the head says
+alone. A batch that tells nothing leaves the predictions as they were.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.core.adapt import adapt_and_keep
+from e3bm.core.context import Basis, Context, query_entropies
+from e3bm.core.hyperprior import Hyperprior, LstmGenerator
+from e3bm.core.learner import MetaLearner
+from e3bm.core.schedules import Generated
+from e3bm.episode import TaskBatch
+from e3bm.fewshot.principal_head import LARGEST_LOSS
+from e3bm.fewshot.prior import HIDDEN, PrincipalMethod
+from e3bm.fewshot.task_stats import TaskStats
+from e3bm.methods.base import ReadyFeatures
+from e3bm.methods.collapsed import unit
+from e3bm.methods.cosine_head import CosineDirection, CosineEnsemble, CosineHead, CosineObservation, CosineState
+from e3bm.methods.sib import Sib
+
+EPOCHS = 5
+FIRST_RATE = 0.02
+FIRST_VOTE = 0.3  # of every epoch's change, before training
+USUAL_BATCH = 50
+BATCH_STATS = 9
+MOST_LOG_QUERIES = math.log(150)
+
+
+class BatchEnsemble(NamedTuple):
+    """The sum of the epochs' scores, and of their votes."""
+
+    cosine: CosineEnsemble
+    total: Float[Tensor, " T"]
+
+
+class BatchHead:
+    """SIB's moves, with the change of its scores added to the head's own."""
+
+    def __init__(self, cosine: CosineHead, alone: Float[Tensor, "T Q W"], facts: Float[Tensor, "T F"]) -> None:
+        """``alone`` are the scores of the fitted head, ``facts`` what it knows of the task."""
+        self.cosine, self.alone = cosine, alone
+        queries = alone.new_full((len(alone), 1), min(math.log(alone.shape[1]), MOST_LOG_QUERIES))
+        self.facts = torch.cat([facts, queries - 3], -1)
+        one = alone.new_ones(len(alone))
+        self.start_scores = cosine.scores(cosine.vote(cosine.empty(), cosine.start(), one))
+
+    def basis(self) -> Basis:
+        return self.cosine.basis()
+
+    def start(self) -> CosineState:
+        return self.cosine.start()
+
+    def empty(self) -> BatchEnsemble:
+        return BatchEnsemble(self.cosine.empty(), self.alone.new_zeros(len(self.alone)))
+
+    def direction(self, state: CosineState) -> CosineDirection:
+        return self.cosine.direction(state)
+
+    def observe(self, state: CosineState, direction: CosineDirection) -> "BatchObservation":
+        return BatchObservation(self, self.cosine.observe(state, direction))
+
+    def step(self, state: CosineState, direction: CosineDirection, rate: Float[Tensor, " T"]) -> CosineState:
+        # Synthetic gradients are summed over the batch: a rate is for a batch of the usual size.
+        return self.cosine.step(state, direction, rate * (USUAL_BATCH / self.alone.shape[1]))
+
+    def vote(self, ensemble: BatchEnsemble, state: CosineState, weight: Float[Tensor, " T"]) -> BatchEnsemble:
+        return BatchEnsemble(self.cosine.vote(ensemble.cosine, state, weight), ensemble.total + weight)
+
+    def scores(self, ensemble: BatchEnsemble) -> Float[Tensor, "T Q W"]:
+        change = self.cosine.scores(ensemble.cosine) - ensemble.total.view(-1, 1, 1) * self.start_scores
+        return self.alone + change
+
+
+class BatchObservation:
+    """What the hyperprior may see of a batch at an epoch."""
+
+    def __init__(self, head: BatchHead, cosine: CosineObservation) -> None:
+        self._head, self._cosine = head, cosine
+
+    def coefficients(self) -> Float[Tensor, "T N W"]:
+        return self._cosine.coefficients()
+
+    def squared_norm(self) -> Float[Tensor, " T"]:
+        return self._cosine.squared_norm()
+
+    def loss(self) -> Float[Tensor, " T"]:
+        return self._cosine.loss()
+
+    def query_scores(self) -> Float[Tensor, "T Q W"]:
+        return self._cosine.query_scores()
+
+    def scalars(self) -> Float[Tensor, "T 9"]:
+        """Log gradient norm, support loss, entropies of the batch (in units of log W), and the facts of the task."""
+        unit_loss = math.log(self._head.alone.shape[-1])
+        each, of_mean = query_entropies(self.query_scores())
+        moving = [
+            (self.squared_norm().clamp_min(0) + 1e-8).log() / 4 + 1,
+            (self.loss() / unit_loss).clamp(max=LARGEST_LOSS),
+            each / unit_loss,
+            of_mean / unit_loss,
+        ]
+        return torch.cat([torch.stack(moving, -1), self._head.facts], -1)
+
+
+class BatchMethod(nn.Module):
+    """Opens tasks whose queries are used together; the fitted heads come from an inductive prior that stays."""
+
+    def __init__(self, inductive: MetaLearner) -> None:
+        super().__init__()
+        self.sib = Sib(ReadyFeatures(1), gradient_net="equivariant", feature_weight=False)
+        # Training starts at the head alone: a random gradient would first have to be unlearned.
+        last = self.sib.gradient_net.get_submodule("third")
+        for parameter in last.parameters():
+            nn.init.zeros_(parameter)
+        # Not a part of this module: it is neither trained nor saved with it.
+        self._inductive = (inductive,)
+
+    def begin(self, batch: TaskBatch) -> BatchHead:
+        (inductive,) = self._inductive
+        method = inductive.method
+        assert isinstance(method, PrincipalMethod)
+        with torch.no_grad():
+            head, space = method.open(batch)
+            trace, ensemble = adapt_and_keep(head, inductive.hyperprior, inductive.epochs)
+            weight = head.collapse(ensemble).weight
+            support = space(batch.support) * batch.mask.unsqueeze(-1)
+        return self.on_top(batch, support, space(batch.query), weight, trace.scores, head.facts)
+
+    def on_top(
+        self,
+        batch: TaskBatch,
+        support: Float[Tensor, "T S D"],
+        query: Float[Tensor, "T Q D"],
+        weight: Float[Tensor, "T W D"],
+        alone: Float[Tensor, "T Q W"],
+        facts: Float[Tensor, "T F"],
+    ) -> BatchHead:
+        """The same for heads that are fitted already; features are in the support space."""
+        return BatchHead(self.sib.problem(batch, support, query, unit(weight)), alone, facts)
+
+
+def build_batch_prior(inductive: MetaLearner, *, epochs: int = EPOCHS, seed: int = 0) -> MetaLearner:
+    """SIB+E3BM on top of an inductive prior, before training."""
+    torch.manual_seed(seed)
+    generator = LstmGenerator(Context(TaskStats(BATCH_STATS)), 2, hidden=HIDDEN)
+    hyperprior = Hyperprior(
+        Generated([FIRST_RATE] * epochs), Generated([FIRST_VOTE] * epochs), generator, mixing="scaled"
+    )
+    return MetaLearner(BatchMethod(inductive), hyperprior, epochs)
