@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 
 import torch
 from torch import Tensor, distributed, nn
@@ -39,6 +40,10 @@ class Engine:
             machine.device == "mps" and not torch.backends.mps.is_available()
         ):
             raise SettingsError(f"This machine has no {machine.device} device; set machine.device to cpu.")
+        if world > 1:
+            # Its functions bind the group of all processes as a default when they are imported, which an optimiser
+            # does: imported afterwards they would keep gloo's threads alive into the interpreter's end, which aborts.
+            import_module("torch.distributed.nn.functional")
         if machine.engine == "fabric":
             from e3bm.fabric import join
 

@@ -20,6 +20,7 @@ def torchrun():
         # After "--", or torchrun takes our --run for an abbreviation of an option of its own.
         command += ["--max-restarts", str(restarts), "--no-python", "--", sys.executable, *map(str, words)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **variables}
+        environment["PYTHONFAULTHANDLER"] = "1"
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert (done.returncode == 0) == (expected == 0), done.stdout + done.stderr
         return done

@@ -1,6 +1,7 @@
 """Two processes give what one gives: weights, running statistics, logs, validation and test, to 1e-12 in float64."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,3 +77,15 @@ def test_testing_is_shared_out_too(runs):
 def test_distributed_data_parallel_around_the_episode(tmp_path, torchrun):
     settings(tmp_path, "mtl")  # writes the inputs
     torchrun(HERE / "worker.py", "ddp", tmp_path)
+
+
+def test_no_thread_of_the_process_group_outlives_it(tmp_path, torchrun):
+    """One that still holds a tensor when the interpreter ends aborts the process, once in some hundred runs."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("the names of threads are read from /proc")
+    settings(tmp_path, "mtl")
+    torchrun(HERE / "worker.py", "leaving", tmp_path)
+    for rank in range(2):
+        names = json.loads((tmp_path / f"threads{rank}.json").read_text())
+        assert names
+        assert not [name for name in names if "gloo" in name or "tcpstore" in name]

@@ -2,9 +2,11 @@
 
 worker.py cases FOLDER          every case of CASES, a pretraining, and a test of them all
 worker.py ddp FOLDER            gradients by DistributedDataParallel beside ours
+worker.py leaving FOLDER        a training, and which threads are left when the process has said goodbye
 worker.py dying FOLDER KIND     a training in which rank 1 is killed at step 5, and after its restart rank 0 at 8
 """
 
+import atexit
 import json
 import os
 import signal
@@ -84,6 +86,12 @@ def compare_with_ddp(folder):
         assert any(float(part.abs().max()) > 1e-6 for part in gradients[0])
 
 
+def list_threads(folder):
+    """The names of the threads alive, written down."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    (folder / f"threads{os.environ['RANK']}.json").write_text(json.dumps(names))
+
+
 class Dying(Silent):
     """Kills this process when its turn has come."""
 
@@ -103,6 +111,9 @@ if __name__ == "__main__":
         run_cases(folder, folder / "many")
     elif mode == "ddp":
         compare_with_ddp(folder)
+    elif mode == "leaving":
+        atexit.register(list_threads, folder)  # the first registered is the last called
+        run_train(settings(folder, "mtl", optimiser__steps=2), folder / "left")
     elif sys.argv[3] == "pretrain":
         run_pretrain(pretrain_settings(folder), folder / "killed-pretrain", Dying())
     else:
