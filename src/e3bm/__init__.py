@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
-    # A few features in, a classifier out
+    # A few photos or features in, a classifier out
+    "FewShotClassifier": "fewshot.few_shot_classifier",
+    "Prediction": "fewshot.prediction",
     "E3BMClassifier": "estimator",
     # Records
     "EpisodeSpec": "episode",

@@ -2,6 +2,8 @@
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -57,14 +59,29 @@ def is_image_name(name: str) -> bool:
 def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The pixels of an encoded image at its own size, upright, as 8-bit RGB or grey."""
     try:
+        with _decoding_errors():
+            return _to_array(Image.open(io.BytesIO(content), formats=readable_formats()), channels)
+    except UnidentifiedImageError as error:
+        raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from error
+
+
+def decode_opened(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
+    """The same of an image that Pillow has opened already; it is left as it was."""
+    with _decoding_errors():
+        check_pixels(image.size)
+        return _to_array(image.copy(), channels)
+
+
+@contextmanager
+def _decoding_errors() -> Iterator[None]:
+    """Whatever goes wrong in a decoder becomes a sentence about the image."""
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", category=UserWarning)
-            image = Image.open(io.BytesIO(content), formats=readable_formats())
-            check_pixels(image.size)
-            return _to_array(image, channels)
-    except UnidentifiedImageError as error:
-        raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from error
+            yield
+    except UnidentifiedImageError:
+        raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"it has more than {MOST_PIXELS:,} pixels, which is refused") from error
     except MemoryError as error:
@@ -82,6 +99,7 @@ def check_pixels(size: tuple[int, int]) -> None:
 
 
 def _to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
+    check_pixels(image.size)
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode in WIDE_GREY:
         image = Image.fromarray(_narrow(np.asarray(image)))

@@ -1,0 +1,148 @@
+"""The labelled examples of a classifier: features and names by class, and nothing of the photos themselves."""
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from e3bm.errors import DataError
+
+LONGEST_NAME = 200
+MOST_SHOWN = 3
+REFUSED_KINDS = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, line and paragraph separators
+
+
+@dataclass(frozen=True, eq=False)
+class Shots:
+    """The examples of one class."""
+
+    features: Float32[np.ndarray, "K D"]
+    names: tuple[str, ...]
+    """What people call each example: the path of its photo, or the class and a number."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def joined(self, more: "Shots") -> "Shots":
+        """These and more of the same class."""
+        return Shots(np.concatenate([self.features, more.features]), (*self.names, *more.names))
+
+
+@dataclass(frozen=True, eq=False)
+class SupportSet:
+    """Classes in the order of their names, each with its examples."""
+
+    shots: Mapping[str, Shots]
+
+    @classmethod
+    def of(cls, shots: Mapping[str, Shots]) -> "SupportSet":
+        """Checked and ordered."""
+        for name in shots:
+            check_class_name(name)
+        _refuse_lookalike_names(shots)
+        for name, some in shots.items():
+            if not len(some):
+                raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
+        if len(shots) < 2:
+            found = f"only '{next(iter(shots))}'" if shots else "none"
+            raise DataError(f"A classifier needs photos of two or more classes; found {found}.")
+        support = cls({name: shots[name] for name in sorted(shots)})
+        support._refuse_shared_photos()
+        return support
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.shots)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: len(some) for name, some in self.shots.items()}
+
+    @property
+    def features(self) -> Float32[np.ndarray, "S D"]:
+        return np.concatenate([some.features for some in self.shots.values()])
+
+    @property
+    def labels(self) -> Int64[np.ndarray, " S"]:
+        return np.repeat(np.arange(len(self.shots)), [len(some) for some in self.shots.values()])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for some in self.shots.values() for name in some.names)
+
+    def notes(self) -> tuple[str, ...]:
+        """What a careful person would say about these examples."""
+        found = []
+        single = [name for name, some in self.shots.items() if len(some) == 1]
+        if single:
+            which = f"{'Class' if len(single) == 1 else 'Classes'} {_quoted(single)} {_have(single)} a single photo"
+            found.append(f"{which}: it works, and more photos make it surer.")
+        for name, some in self.shots.items():
+            twice = [group for group in _equal_rows(some.features) if len(group) > 1]
+            if twice:
+                first = " and ".join(some.names[row] for row in twice[0][:2])
+                others = f" (and {len(twice) - 1} more like that)" if len(twice) > 1 else ""
+                found.append(f"Class '{name}' has the same photo more than once: {first}{others}; it counts each time.")
+        return tuple(found)
+
+    def _refuse_shared_photos(self) -> None:
+        labels, names = self.labels, self.names
+        pairs = [
+            (group[0], row)
+            for group in _equal_rows(self.features)
+            for row in group[1:]
+            if labels[row] != labels[group[0]]
+        ]
+        if not pairs:
+            return
+        first, second = pairs[0]
+        classes = self.classes
+        more = f" {len(pairs)} photos are shared like that." if len(pairs) > 1 else ""
+        raise DataError(
+            f"The same photo is in class '{classes[labels[first]]}' ({names[first]}) and in class "
+            f"'{classes[labels[second]]}' ({names[second]}); remove it from one of them.{more}"
+        )
+
+
+def check_class_name(name: str) -> None:
+    """Refuse a name that cannot be shown on one line."""
+    if not isinstance(name, str) or not name.strip():
+        raise DataError(f"A class needs a name with at least one visible character; found {name!r}.")
+    if any(unicodedata.category(letter) in REFUSED_KINDS for letter in name):
+        raise DataError(f"The class name {name!r} has line breaks or control characters; rename it.")
+    if len(name) > LONGEST_NAME:
+        raise DataError(f"The class name '{name[:40]}...' has {len(name)} characters; {LONGEST_NAME} at most.")
+
+
+def numbered(name: str, count: int, first: int = 1) -> tuple[str, ...]:
+    """Names for examples that have none."""
+    return tuple(f"{name} #{number}" for number in range(first, first + count))
+
+
+def _refuse_lookalike_names(names: Mapping[str, object]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        plain = unicodedata.normalize("NFC", name).strip()
+        if plain in seen:
+            raise DataError(f"The class names {seen[plain]!r} and {name!r} look the same; rename one of them.")
+        seen[plain] = name
+
+
+def _equal_rows(features: Float32[np.ndarray, "N D"]) -> list[list[int]]:
+    """Rows with exactly the same numbers: the same photo has the same features, to the last bit."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for row, values in enumerate(features):
+        groups[values.tobytes()].append(row)
+    return list(groups.values())
+
+
+def _quoted(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:MOST_SHOWN])
+    return shown if len(names) <= MOST_SHOWN else f"{shown} and {len(names) - MOST_SHOWN} more"
+
+
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
