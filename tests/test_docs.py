@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,12 @@ def test_relative_links_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_the_api_reference_says_what_the_docstrings_say(tmp_path):
+    # In a process of its own: other tests register names that the page would then list.
+    subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "build_api_reference.py"), str(tmp_path / "api.md")], check=True
+    )
+    expected = (tmp_path / "api.md").read_text()
+    assert (ROOT / "docs" / "api.md").read_text() == expected, "run: python scripts/build_api_reference.py"
