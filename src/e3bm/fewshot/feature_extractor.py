@@ -1,7 +1,7 @@
 """From photos to features: a pipeline and a frozen network, one photo at a time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
+from e3bm.assembly import weights_digest
 from e3bm.data.photo import Photo, photo_name, photo_pixels
 from e3bm.data.pipeline import Pipeline
-from e3bm.errors import DataError
+from e3bm.errors import DataError, SettingsError
 
 OriginKind = Literal["package", "run", "module", "transformers"]
 
@@ -39,8 +40,14 @@ class FeatureExtractor:
     pipeline: Pipeline
     channels: int
     origin: BackboneOrigin
-    weights: nn.Module
-    """The network as it is saved; ``network`` may be the same with its BatchNorm folded."""
+
+    def behind(self, pipeline: Pipeline) -> "FeatureExtractor":
+        """The same network behind another preprocessing."""
+        return replace(self, pipeline=pipeline)
+
+    def digest(self) -> str:
+        """A name for exactly the weights: of the file that they come from, or of the network itself."""
+        return weights_digest(self.network) if self.origin.kind == "run" else self.origin.digest
 
     def each(
         self, photos: Sequence[Photo], names: Sequence[str] = ()
@@ -78,3 +85,11 @@ class FeatureExtractor:
         if not np.isfinite(row).all():
             raise DataError("the backbone gave features that are not finite")
         return row
+
+
+def deterministic(text: str) -> Pipeline:
+    """A pipeline without chance."""
+    pipeline = Pipeline.parse(text)
+    if pipeline.draws:
+        raise SettingsError(f"The preprocessing of photos must not be random; '{text}' is.")
+    return pipeline

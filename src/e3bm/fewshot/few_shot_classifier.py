@@ -1,48 +1,33 @@
 """FewShotClassifier: a few photos of each class in, a classifier one can trust out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 
 from e3bm.data.photo import Photo, as_photos
 from e3bm.data.progress import ProgressCallback
 from e3bm.errors import DataError
 from e3bm.fewshot.backbone_choice import BackboneChoice, choose_backbone
-from e3bm.fewshot.classifier import FitOptions, FittedClassifier, fit_classifier
+from e3bm.fewshot.classifier import FitOptions, fit_classifier
 from e3bm.fewshot.feature_extractor import FeatureExtractor
+from e3bm.fewshot.fitted_photos import FittedPhotos, SuspiciousPhoto
+from e3bm.fewshot.influence import Influence, influences
+from e3bm.fewshot.model_file import fitted_of, model_bytes, origin_of, read_model, save_model
 from e3bm.fewshot.prediction import Prediction, prediction_list
 from e3bm.fewshot.prior_file import load_prior
-from e3bm.fewshot.support_reading import Source, opened_source, photos_of, read_shots
-from e3bm.fewshot.support_set import Shots, SupportSet, numbered
-
-
-@dataclass(frozen=True)
-class SuspiciousPhoto:
-    """A labelled photo that the others contradict."""
-
-    name: str
-    label: str
-    looks_like: str
-    odds: float
-    """How many times likelier the other class is."""
-
-
-@dataclass(frozen=True, eq=False)
-class FittedPhotos:
-    """All that a fit leaves: replaced as a whole, so that a prediction on another thread sees one fit or the other."""
-
-    classes: tuple[str, ...]
-    classifier: FittedClassifier
-    support: SupportSet | None
-    skipped: tuple[str, ...] = ()
+from e3bm.fewshot.saved_backbone import restored
+from e3bm.fewshot.support_reading import Source, feature_shots, feature_table, opened_source, photos_of, read_shots
+from e3bm.fewshot.support_set import Shots, SupportSet
 
 
 class FewShotClassifier:
-    """Classifies photos after a few examples of each class, without training the backbone."""
+    """Classifies photos after a few examples of each class; the backbone is never trained.
+
+    A photo is a path, bytes, a Pillow image, or an array or tensor of uint8 with channels last.
+    """
 
     def __init__(
         self,
@@ -54,6 +39,10 @@ class FewShotClassifier:
         calibrate: bool = True,
         prior: str | Path | None = None,
     ) -> None:
+        """Without a backbone it is EfficientNet-Lite0; else a run folder, ``transformers:NAME``, or any module.
+
+        A module of one's own needs its ``pipeline``. The other settings are those of E3BMClassifier.
+        """
         self.options = FitOptions(unit_length=unit_length, recall=recall, calibrated=calibrate)
         self.prior_path = None if prior is None else Path(prior)
         self.extractor: FeatureExtractor = choose_backbone(backbone, pipeline)
@@ -70,59 +59,97 @@ class FewShotClassifier:
         """Learn from a folder with a subfolder per class, a mapping from classes to photos, or photos and labels."""
         with opened_source(source, labels) as photos:
             read = read_shots(photos, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
-        return self._refit(SupportSet.of(read.shots), read.skipped)
+        return self._refit(read.shots, notes=read.skipped)
 
     def fit_features(self, features: Mapping[str, Float[np.ndarray, "K D"]]) -> "FewShotClassifier":
         """Learn from features of photos, by class, as ``features`` gives them."""
-        shots = {
-            name: Shots(np.asarray(rows, dtype=np.float32), numbered(name, len(rows)))
-            for name, rows in features.items()
-        }
-        return self._refit(SupportSet.of(shots))
+        return self._refit({name: feature_shots(name, rows) for name, rows in features.items()})
 
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """One class more; equal to a fit from scratch with it."""
-        support = self._support()
-        if name in support.shots:
-            raise DataError(f"There is a class '{name}' already; add_shots adds photos to it.")
-        read = read_shots({name: photos_of(photos)}, self.extractor)
-        return self._refit(SupportSet.of({**support.shots, **read.shots}))
+        shots = self._changeable(name, known=False)
+        return self._refit({**shots, **read_shots({name: photos_of(photos)}, self.extractor).shots})
 
     def add_shots(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
-        """More photos of a class."""
-        support = self._support()
-        self._check_class(name, support)
-        read = read_shots({name: photos_of(photos)}, self.extractor)
-        return self._refit(SupportSet.of({**support.shots, name: support.shots[name].joined(read.shots[name])}))
+        """More photos of a class; equal to a fit from scratch with them."""
+        shots = self._changeable(name, known=True)
+        more = read_shots({name: photos_of(photos)}, self.extractor).shots[name]
+        return self._refit({**shots, name: shots[name].joined(more)})
 
     def forget_class(self, name: str) -> "FewShotClassifier":
         """One class less; nothing of its photos is kept."""
-        support = self._support()
-        self._check_class(name, support)
-        return self._refit(SupportSet.of({other: shots for other, shots in support.shots.items() if other != name}))
+        shots = self._changeable(name, known=True)
+        return self._refit({other: some for other, some in shots.items() if other != name})
 
-    def features(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N D"]:
+    def features(self, photos: Photo | Iterable[Photo]) -> Float32[np.ndarray, "N D"]:
         """The backbone's features: all that is ever kept of a photo."""
         return self.extractor(as_photos(photos)[0])
 
+    @overload
+    def predict(self, photos: str | Path | bytes, *, coverage: float | None = None) -> Prediction: ...
+    @overload
+    def predict(self, photos: list[Any] | tuple[Any, ...], *, coverage: float | None = None) -> list[Prediction]: ...
+    @overload
+    def predict(self, photos: Any, *, coverage: float | None = None) -> Any: ...
     def predict(self, photos: Any, *, coverage: float | None = None) -> Any:
-        """A Prediction for one photo, a list of them for several; ``coverage`` asks for prediction sets as well."""
-        rows, single = as_photos(photos)
-        found = self.predict_features(self.extractor(rows), coverage=coverage) if rows else []
+        """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too."""
+        self._after_fit()
+        some, single = as_photos(photos)
+        found = self.predict_features(self.extractor(some), coverage=coverage) if some else []
         return found[0] if single else found
 
     def predict_features(
         self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None
     ) -> list[Prediction]:
-        """Predictions from features."""
+        """Predictions of features."""
         fitted = self._after_fit()
-        rows = np.asarray(features, dtype=np.float32)
+        rows = feature_table(features, fitted.classifier.head.feature_size)
         sets = None if coverage is None else fitted.classifier.sets(rows, coverage)
         return prediction_list(fitted.classes, fitted.classifier.predict(rows), sets)
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
-        return self._after_fit().classifier.probabilities(self.features(photos))
+        fitted, some = self._after_fit(), as_photos(photos)[0]
+        if not some:
+            return np.empty((0, len(fitted.classes)))
+        return fitted.classifier.probabilities(self.extractor(some))
+
+    def influences(self, photo: Photo) -> tuple[Influence, ...]:
+        """How much each labelled photo spoke for the class that is predicted, the largest first."""
+        return self.influences_of_features(self.features(photo)[0])
+
+    def influences_of_features(self, features: Float[np.ndarray, " D"]) -> tuple[Influence, ...]:
+        """The same for the features of one photo."""
+        fitted, support = self._after_fit(), self._support("say which photos mattered")
+        row = feature_table(np.asarray(features)[None], fitted.classifier.head.feature_size)[0]
+        return influences(fitted.classifier.head, fitted.classifier.temperature, support, row)
+
+    def save(self, path: str | Path, *, keep_support: bool = True) -> None:
+        """Write one file; without the support features it is smaller and its classes cannot be changed any more."""
+        save_model(Path(path), self.extractor, self._after_fit(), keep_support=keep_support)
+
+    def to_bytes(self, *, keep_support: bool = True) -> bytes:
+        """What ``save`` writes."""
+        return model_bytes(self.extractor, self._after_fit(), keep_support=keep_support)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, backbone: BackboneChoice = None, prior: str | Path | None = None
+    ) -> "FewShotClassifier":
+        """A classifier from a file; a network that no file can rebuild is given as ``backbone``."""
+        about, tensors = read_model(Path(path))
+        fitted = fitted_of(Path(path), about, tensors)
+        extractor = restored(Path(path), *origin_of(Path(path), about), tensors, backbone)
+        options = fitted.classifier.options
+        model = cls(
+            extractor,
+            unit_length=options.unit_length,
+            recall=options.recall,
+            calibrate=options.calibrated,
+            prior=prior,
+        )
+        model._fitted = fitted
+        return model
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -132,8 +159,7 @@ class FewShotClassifier:
     @property
     def counts(self) -> dict[str, int]:
         """How many photos each class was learned from."""
-        fitted = self._after_fit()
-        return dict(zip(fitted.classes, fitted.classifier.counts, strict=True))
+        return dict(zip(self.classes, self._after_fit().classifier.counts, strict=True))
 
     @property
     def rates(self) -> Float[np.ndarray, " M"]:
@@ -147,34 +173,25 @@ class FewShotClassifier:
 
     @property
     def left_out_accuracy(self) -> float | None:
-        """Share of the photos that were predicted right by a fit without them; None with one photo a class."""
+        """Share of the photos that a fit without them predicts right; None where no class has two photos."""
         return self._after_fit().classifier.left_out_accuracy
 
     @property
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
         """Labelled photos that the others contradict, the most doubtful first."""
-        fitted = self._after_fit()
-        names = () if fitted.support is None else fitted.support.names
-        return tuple(
-            SuspiciousPhoto(
-                names[one.position] if names else f"photo {one.position + 1}",
-                fitted.classes[one.label],
-                fitted.classes[one.looks_like],
-                one.odds,
-            )
-            for one in fitted.classifier.suspicions
-        )
+        return self._after_fit().suspicions()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What should be known of the photos that it was fitted on."""
-        fitted = self._after_fit()
-        return (*fitted.skipped, *(() if fitted.support is None else fitted.support.notes()))
+        return self._after_fit().notes
 
-    def _refit(self, support: SupportSet, skipped: tuple[str, ...] = ()) -> "FewShotClassifier":
-        prior = load_prior(self.prior_path)
+    def _refit(self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = ()) -> "FewShotClassifier":
+        support, prior = SupportSet.of(shots), load_prior(self.prior_path)
         found = fit_classifier(prior, support.features, support.labels, len(support.classes), self.options)
-        self._fitted = FittedPhotos(support.classes, found, support, skipped)
+        self._fitted = FittedPhotos(
+            support.classes, found, support, prior.digest, self.prior_path is not None, (*notes, *support.notes())
+        )
         return self
 
     def _after_fit(self) -> FittedPhotos:
@@ -182,16 +199,24 @@ class FewShotClassifier:
             raise DataError("The classifier knows no class yet; call fit first.")
         return self._fitted
 
-    def _support(self) -> SupportSet:
+    def _support(self, purpose: str) -> SupportSet:
         support = self._after_fit().support
         if support is None:
             raise DataError(
-                "The features of the photos were not kept in this model (keep_support=False), so that classes cannot "
-                "be changed; fit it again from the photos."
+                f"This model was saved without the features of its labelled photos (keep_support=False), "
+                f"so it cannot {purpose}; fit it again from the photos."
             )
         return support
 
-    @staticmethod
-    def _check_class(name: str, support: SupportSet) -> None:
-        if name not in support.shots:
+    def _changeable(self, name: str, *, known: bool) -> Mapping[str, Shots]:
+        fitted, support = self._after_fit(), self._support("change its classes")
+        if fitted.own_prior and load_prior(self.prior_path).digest != fitted.prior_digest:
+            raise DataError(
+                "This model was made with a prior of its own; to change its classes load it with that: "
+                "FewShotClassifier.load(path, prior=FILE)."
+            )
+        if known and name not in support.shots:
             raise DataError(f"There is no class '{name}'; there are {', '.join(support.classes)}.")
+        if not known and name in support.shots:
+            raise DataError(f"There is a class '{name}' already; add_shots adds photos to it.")
+        return support.shots

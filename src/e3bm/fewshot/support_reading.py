@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float, Float32
 
 from e3bm.data.photo import Photo, as_photos, photo_name
 from e3bm.data.photo_folder import photos_by_class, photos_in
@@ -84,6 +85,23 @@ def read_shots(
         more = f" {len(failures) - 1} more cannot be used either." if len(failures) > 1 else ""
         raise DataError(f"{failures[0]} Remove or replace it.{more}")
     return ReadShots(shots, tuple(failures))
+
+
+def feature_shots(name: str, rows: Float[np.ndarray, "K D"]) -> Shots:
+    """Features that somebody computed before."""
+    found = feature_table(rows)
+    return Shots(found, numbered(name, len(found)))
+
+
+def feature_table(features: Float[np.ndarray, "N D"], size: int | None = None) -> Float32[np.ndarray, "N D"]:
+    """Features as the classifier keeps them."""
+    found = np.asarray(features, dtype=np.float32)
+    if found.ndim != 2 or size not in (None, found.shape[1]):
+        columns = "" if size is None else f" and {size} columns"
+        raise DataError(f"Features are a table with a row for each photo{columns}; found shape {found.shape}.")
+    if not np.isfinite(found).all():
+        raise DataError("The features hold NaN or infinite numbers; they must be finite.")
+    return found
 
 
 def _labelled(photos: list[Photo], labels: Sequence[object]) -> dict[str, list[Photo]]:

@@ -1,0 +1,136 @@
+"""The .e3bm file: a fitted classifier of photos as one safetensors file with JSON beside the tensors.
+
+It holds the head, the support features (unless they were dropped), the class names, the preprocessing, all numbers of
+trust, and the backbone's weights or the name and digest of where they come from. There is no pickle in it: reading a
+file of unknown origin runs nothing, and allocates no more than the file is large.
+"""
+
+import json
+from dataclasses import asdict, fields
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from e3bm.errors import CheckpointError, E3BMError
+from e3bm.fewshot.feature_extractor import BackboneOrigin, FeatureExtractor
+from e3bm.fewshot.fitted_photos import FittedPhotos
+from e3bm.fewshot.model_parts import KEPT_SCALARS, classifier_of, support_of
+from e3bm.fewshot.support_set import check_class_name
+from e3bm.tracking.files import write_bytes
+
+FORMAT, VERSION = "e3bm-model", 1
+ABOUT, DIGEST = "e3bm", "sha256"
+SUFFIX = ".e3bm"
+WITH_WEIGHTS = ("run",)
+
+
+def save_model(path: Path, extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_support: bool) -> None:
+    """Write the file; it is whole or absent."""
+    write_bytes(path, model_bytes(extractor, fitted, keep_support=keep_support))
+
+
+def model_bytes(extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_support: bool) -> bytes:
+    """The content of the file; the same model has the same bytes."""
+    classifier = fitted.classifier
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "made_by": f"e3bm {version('e3bm')}",
+        "classes": fitted.classes,
+        "backbone": {**asdict(extractor.origin), "channels": extractor.channels},
+        "pipeline": str(extractor.pipeline),
+        "prior": {"digest": fitted.prior_digest, "own": fitted.own_prior},
+        "options": asdict(classifier.options),
+        "trust": classifier.trust.as_json(),
+        "suspicions": [asdict(one) for one in classifier.suspicions],
+        **{name: getattr(classifier, name) for name in KEPT_SCALARS},
+    }
+    tensors = {
+        f"head.{field.name}": getattr(classifier.head, field.name)
+        for field in fields(classifier.head)
+        if isinstance(getattr(classifier.head, field.name), Tensor)
+    }
+    tensors["misfits"] = torch.from_numpy(classifier.misfits)
+    if keep_support and fitted.support is not None:
+        tensors["support.features"] = torch.from_numpy(fitted.support.features)
+    if extractor.origin.kind in WITH_WEIGHTS:
+        tensors |= {f"backbone.{name}": value for name, value in extractor.network.state_dict().items()}
+    # Copies: safetensors refuses tensors that share memory.
+    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    text = json.dumps(about, sort_keys=True, ensure_ascii=False)
+    return safetensors.torch.save(plain, {ABOUT: text, DIGEST: content_digest(text, plain)})
+
+
+def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says and holds, after everything that can be checked without a backbone was checked."""
+    texts, tensors = _content(path)
+    try:
+        about = json.loads(texts.get(ABOUT, "{}"))
+        found = (about.get("format"), about.get("version"))
+    except (ValueError, RecursionError, AttributeError):
+        found = (None, None)
+    if found[0] != FORMAT:
+        raise CheckpointError(f"{path} is no model of `e3bm fit`; expected a file that it or save() wrote.")
+    if found[1] != VERSION:
+        raise CheckpointError(
+            f"{path} is a model file of version {found[1]}, this e3bm reads version {VERSION}; "
+            "use the e3bm that wrote it, or fit it again."
+        )
+    if texts.get(DIGEST) != content_digest(texts[ABOUT], tensors):
+        raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
+    return about, tensors
+
+
+def fitted_of(path: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> FittedPhotos:
+    """The fit that a file holds; a file that contradicts itself is refused."""
+    try:
+        classes = tuple(about["classes"])
+        for name in classes:
+            check_class_name(name)
+        classifier = classifier_of(about, tensors, len(classes))
+        support = support_of(classes, classifier.counts, tensors)
+        prior = about["prior"]
+        return FittedPhotos(classes, classifier, support, str(prior["digest"]), bool(prior["own"]))
+    except E3BMError as error:
+        raise CheckpointError(f"{path} cannot be used: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+
+
+def origin_of(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int, str]:
+    """Where a file's backbone comes from, its channels, and the preprocessing."""
+    try:
+        values = dict(about["backbone"])
+        channels, pipeline = int(values.pop("channels")), str(about["pipeline"])
+        return BackboneOrigin(**values), channels, pipeline
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+
+
+def content_digest(text: str, tensors: dict[str, Tensor]) -> str:
+    """A name for exactly this content."""
+    digest = sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        if path.is_dir():
+            raise CheckpointError(f"{path} is a folder; expected a model file that `e3bm fit` wrote.")
+        with safetensors.safe_open(path, "pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no model file {path}; `e3bm fit PHOTOS --out {path}` makes one.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
