@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from e3bm.evaluation.ablation import STUDIES, arm_of, study_arms
+from e3bm.evaluation.grouping import baseline_group_of, group_of, kind_of
 from e3bm.presets import ABLATIONS, find_preset
 
 BASE = find_preset("paper-mtl-resnet25-fc100-1shot-lstm-inductive").train
@@ -26,11 +27,31 @@ def test_the_alpha_arms_have_the_last_epoch_s_vote_and_the_v_arms_a_fixed_alpha(
     assert {settings.hyperprior.rate for settings in settings_of("weight").values()} == {"constant"}
 
 
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", ["rate", "weight", "hyperprior"])
 def test_arms_differ_in_their_hyperprior_only(study):
     plain = settings_of(study)["plain"]
     for settings in settings_of(study).values():
         assert settings.but(hyperprior=plain.hyperprior) == plain
+
+
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("method", ["mtl", "sib", "maml"])
+def test_every_arm_has_the_method_alone_beside_it(study, method):
+    base = find_preset(f"small-{method}-fc100-1shot-lstm-inductive").train
+    arms = {arm.name: arm.settings(base, FROM) for arm in study_arms(study, method)}
+    assert len(arms) == len(study_arms(study, method))
+    alone = {group_of(settings) for settings in arms.values() if kind_of(settings) == "plain"}
+    assert {baseline_group_of(settings) for settings in arms.values()} == alone
+
+
+def test_choices_change_one_thing_at_a_time():
+    base = find_preset("small-mtl-fc100-1shot-lstm-inductive").train
+    arms = {arm.name: arm.settings(base, None) for arm in study_arms("choices")}
+    assert arms["chosen"] == base
+    assert arms["speed-1e-06"].optimiser.base_weight == 1e-6
+    assert arms["hidden-1"] == base.but(hyperprior__hidden=1)
+    assert arms["epochs-10"] == base.but(method__epochs=10)
+    assert (arms["paper"].hyperprior.mixing, arms["paper"].hyperprior.summary) == ("residual", "flat")
 
 
 def test_only_the_optimal_arms_take_learned_values():

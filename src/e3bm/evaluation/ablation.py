@@ -1,19 +1,47 @@
-"""The paper's ablations as lists of settings: where alpha comes from, where v comes from, which hyperprior."""
+"""Studies as lists of settings: the paper's ablations (alpha, v, hyperprior), and the choices that it leaves open."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from e3bm.presets import ABLATIONS, KINDS, LEARNED_BY, Kind, ablation_settings
+from e3bm.presets import (
+    ABLATIONS,
+    KINDS,
+    LEARNED_BY,
+    PAPER_PSI_RATE,
+    PSI_GROUPS,
+    Kind,
+    ablation_settings,
+    hyperprior_settings,
+)
 from e3bm.settings import HyperpriorSettings, TrainSettings
 
-Study = Literal["rate", "weight", "hyperprior"]
+Study = Literal["rate", "weight", "hyperprior", "tuning", "choices"]
 STUDIES: tuple[Study, ...] = get_args(Study)
 WORDS = {
     "v1": "E3BM", "v2": "learnable", "v3": "optimal", "v4": "equal",
     "a1": "E3BM", "a2": "learnable", "a3": "optimal",
 }  # fmt: skip
+SPEEDS = (PAPER_PSI_RATE, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2)
+# One thing changed at a time: name, words for tables, settings.
+CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("chosen", "as chosen", {}),
+    *((f"speed-{rate:g}", f"Ψ, α', v' at {rate:g}", dict.fromkeys((f"optimiser__{name}" for name in PSI_GROUPS), rate))
+      for rate in SPEEDS),
+    ("start-last", "residual, v' last", {"hyperprior__mixing": "residual", "hyperprior__weight_start": "last"}),
+    ("start-equal", "residual, v' equal", {"hyperprior__mixing": "residual", "hyperprior__weight_start": "equal"}),
+    ("convex", "convex mixing", {"hyperprior__mixing": "convex"}),
+    ("literal", "literal mixing", {"hyperprior__mixing": "literal"}),
+    *((f"summary-{word}", f"{word} and embedding", {"hyperprior__summary": word, "hyperprior__embedding": True})
+      for word in ("class_mean", "flat", "rms")),
+    ("hidden-1", "hidden 1", {"hyperprior__hidden": 1}),
+    ("hidden-32", "hidden 32", {"hyperprior__hidden": 32}),
+    ("separate", "two LSTMs", {"hyperprior__separate": True}),
+    ("detach", "context detached", {"hyperprior__detach": True}),
+)  # fmt: skip
+RATES = {"mtl": (0.25, 0.5, 1.0, 2.0, 4.0), "sib": (3e-4, 1e-3, 3e-3, 1e-2), "maml": (0.01, 0.02, 0.05)}
+EPOCHS = {"mtl": (5, 10, 100), "sib": (1, 5, 8), "maml": (3, 10)}
 
 
 @dataclass(frozen=True)
@@ -27,8 +55,14 @@ class Arm:
     """The arm whose learned values this one freezes; it is trained first."""
 
 
-def study_arms(study: Study) -> tuple[Arm, ...]:
+def study_arms(study: Study, method: str = "mtl") -> tuple[Arm, ...]:
     """The arms in the order in which they can be trained; the method alone, (a4) and (v5) in one, belongs to all."""
+    if study == "tuning":
+        return tuple(
+            arm for rate in RATES[method] for arm in _pair(f"rate-{rate:g}", f"rate {rate:g}", method__rate=rate)
+        )
+    if study == "choices":
+        return (PLAIN, *(_choice_arm(*choice) for choice in CHOICES), _paper_arm(method), *_epoch_arms(method))
     if study == "hyperprior":
         return (PLAIN, *(_kind_arm(kind) for kind in KINDS if kind != "plain"))
     letter, last = ("a", "a4") if study == "rate" else ("v", "v5")
@@ -54,6 +88,33 @@ def _kind_arm(kind: Kind) -> Arm:
         hyperprior=base.hyperprior.but(rate="generated", weight="generated", generator=generator, setting=setting)
     )
     return Arm(kind, f"{{method}}+E3BM ({generator.upper()}, {setting})", change)
+
+
+def _choice_arm(name: str, words: str, changes: dict[str, Any]) -> Arm:
+    return Arm(name, f"{{method}}+E3BM, {words}", lambda base, learned: base.but(**changes))
+
+
+def _paper_arm(method: str) -> Arm:
+    """Psi as published, in the inner loop of the study."""
+
+    def change(base: TrainSettings, learned: Path | None) -> TrainSettings:
+        kind: Kind = "lstm-transductive" if base.hyperprior.setting == "transductive" else "lstm-inductive"
+        rates = dict.fromkeys((f"optimiser__{name}" for name in PSI_GROUPS), PAPER_PSI_RATE)
+        return base.but(hyperprior=hyperprior_settings(method, "paper", kind), **rates)
+
+    return Arm("paper", "{method}+E3BM, Ψ as published", change)
+
+
+def _epoch_arms(method: str) -> Iterator[Arm]:
+    for count in EPOCHS[method]:
+        yield from _pair(f"epochs-{count}", f"M = {count}", method__epochs=count)
+
+
+def _pair(name: str, words: str, **changes: Any) -> Iterator[Arm]:
+    """Another inner loop, for the method alone and with E3BM."""
+    alone = lambda base, learned: base.but(hyperprior=HyperpriorSettings(), **changes)
+    yield Arm(f"plain-{name}", f"{{method}}, {words}", alone)
+    yield _choice_arm(name, words, changes)
 
 
 def arm_of(settings: TrainSettings) -> str | None:

@@ -2,7 +2,15 @@
 
 from pathlib import Path
 
-from e3bm.settings import DataSettings, HyperpriorSettings, MachineSettings, PretrainSettings, TrainSettings
+from e3bm.presets import PSI_GROUPS
+from e3bm.settings import (
+    DataSettings,
+    HyperpriorSettings,
+    MachineSettings,
+    OptimiserSettings,
+    PretrainSettings,
+    TrainSettings,
+)
 
 ELSEWHERE = Path("elsewhere")
 
@@ -19,6 +27,10 @@ def group_of(settings: TrainSettings | PretrainSettings) -> str:
     precision = settings.machine.precision
     machine = MachineSettings(precision=precision)
     changes = {"data": data, "hyperprior": hyperprior, "backbone": backbone, "machine": machine}
+    if (hyperprior.rate, hyperprior.weight) == ("constant", "last"):
+        # Learning rates of what a plain method does not have make no difference to it.
+        unused = {name: OptimiserSettings.model_fields[name].default for name in PSI_GROUPS}
+        changes |= {"hyperprior": HyperpriorSettings(), "optimiser": settings.optimiser.but(**unused)}
     return settings.but(seed=0, name="", checkpoint_every=1, **changes).digest()
 
 

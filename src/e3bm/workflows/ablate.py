@@ -9,11 +9,14 @@ from e3bm.errors import SettingsError
 from e3bm.evaluation.ablation import Study, study_arms
 from e3bm.settings import TestSettings, TrainSettings
 from e3bm.tracking.progress import Progress, Silent
+from e3bm.workflows.export import export_run
 from e3bm.workflows.report import report
 from e3bm.workflows.test import run_test
 from e3bm.workflows.train_many import Job, train_many
 
-TITLES: dict[Study, str] = {"rate": "Where α comes from", "weight": "Where v comes from", "hyperprior": "Hyperpriors"}
+TITLES: dict[Study, str] = {"rate": "Where α comes from", "weight": "Where v comes from", "hyperprior": "Hyperpriors",
+                            "tuning": "Rates",
+                            "choices": "Choices"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,14 @@ def ablate(
     test: TestSettings | None = None,
     seconds: float | None = None,
     workers: int = 1,
+    keep: Path | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
     """Train every arm with every seed, test all on the same episodes, report; re-running continues.
 
     All arms have the same steps, tasks and seeds. ``settings`` are those of the method with E3BM; runs lie in
-    ``folder/<arm>-s<seed>``, so that studies of the same method in one folder share the method alone.
+    ``folder/<arm>-s<seed>``, so that studies of the same method in one folder share the method alone. What must last
+    of them goes to ``keep``, a folder in results/study.
     """
     progress = progress or Silent()
     jobs = study_jobs(study, settings, folder, seeds)
@@ -46,6 +51,9 @@ def ablate(
     if not ready:
         raise SettingsError(f"No arm in {folder} has been trained yet; give the study more time.")
     rows = run_test(ready, test or TestSettings(), progress)
+    if keep is not None:
+        for run in ready:
+            export_run(run, keep.parents[1], place=f"{keep.parent.name}/{keep.name}", compact=True)
     title = f"{TITLES[study]} of {settings.method.name.upper()}"
     page = report(ready, folder / f"report-{study}", title=title, rows=summary_rows(rows))
     return Ablation(rows, page)
@@ -71,7 +79,7 @@ def study_jobs(study: Study, settings: TrainSettings, folder: Path, seeds: Seque
         )
     jobs = []
     for seed in seeds:
-        for arm in study_arms(study):
+        for arm in study_arms(study, settings.method.name):
             learned = folder / f"{arm.learned_by}-s{seed}" if arm.learned_by else None
             name = arm.title.format(method=settings.method.name.upper())
             changed = arm.settings(settings.but(seed=seed, name=name), learned)

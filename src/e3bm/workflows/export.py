@@ -2,6 +2,7 @@
 
 results/<data set>/<run>/        config, environment, results, answers and test log as they are; metrics and schedules
                                  thinned; a log for reading; the best weights, large tensors in half precision
+results/study/<study>/<run>/     the same of runs that tried settings out, without weights and with fewer lines
 results/data_sets/<name>.json    the class index from which anyone can draw the same episodes again
 """
 
@@ -32,29 +33,36 @@ MOST_BYTES = 8_000_000
 CONTINUED_BYTES = 2_000_000
 EXACT_ELEMENTS = 20_000  # tensors up to this size stay exact: heads, hyperpriors and BatchNorm cost next to nothing
 KEPT_LINES = {"metrics": 400, "schedules": 41}
+COMPACT_LINES = {"metrics": 20, "schedules": 2}
 DIGITS = 7  # of logged numbers: all that float32 has
 
 
-def export_run(run: Path, results: Path, *, most_bytes: int = MOST_BYTES) -> Path:
-    """Copy a run that was tested, and the index of the data it was tested on; give its folder in results."""
+def export_run(
+    run: Path, results: Path, *, most_bytes: int = MOST_BYTES, place: str | None = None, compact: bool = False
+) -> Path:
+    """Copy a run that was tested, and the index of the data it was tested on; give its folder in results.
+
+    It lies in a folder with the name of its data unless ``place`` names another; ``compact`` leaves its weights and
+    most of its log behind.
+    """
     folder, data = RunFolder(run), read_run(run)
     config, rows = folder.config(), folder.results()
     if not rows:
         raise CheckpointError(f"{run} has no results yet; test it first, then export it.")
     trained_on = config["settings"].get("data", {}).get("dataset") or rows[0]["dataset"]
-    target = results / Path(trained_on).name / run.resolve().name
+    target = results / (place or Path(trained_on).name) / run.resolve().name
     if target.resolve() == run.resolve():
         return target
     shutil.rmtree(target / "checkpoints", ignore_errors=True)  # an earlier, unfinished state of the same run
     tested: Which = "best" if Checkpoints(run).has("best") else "last"
-    weights = _export_weights(run, target, tested, most_bytes)
+    weights = "weights not kept" if compact else _export_weights(run, target, tested, most_bytes)
     done, wanted = data.progress
-    if done is not None and wanted is not None and done < wanted:
+    if not compact and done is not None and wanted is not None and done < wanted:
         _export_state(run, target)
     for name in COPIED:
         if (run / name).exists():
             write_bytes(target / name, (run / name).read_bytes())
-    for name, most in KEPT_LINES.items():
+    for name, most in (COMPACT_LINES if compact else KEPT_LINES).items():
         if lines := _thinned(list(folder.lines(name)), most):
             write_bytes(target / f"{name}.jsonl", "".join(_line(line) for line in lines).encode())
     write_bytes(target / "log.txt", _log(data, rows, weights).encode())

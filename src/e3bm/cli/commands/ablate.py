@@ -18,9 +18,10 @@ PRESET = "small-mtl-fc100-1shot-lstm-inductive"
 class Options:
     """Which study, of what, and where."""
 
-    study: Literal["rate", "weight", "hyperprior"]
+    study: Literal["rate", "weight", "hyperprior", "tuning", "choices"]
     """rate: alpha from E3BM, learnable, optimal, fixed (a1-a4); weight: v from E3BM, learnable, optimal, equal, last
-    (v1-v5); hyperprior: FC or LSTM, inductive or transductive, and none."""
+    (v1-v5); hyperprior: FC or LSTM, inductive or transductive, and none; tuning: the method alone
+    and with E3BM at several rates; choices: one thing changed at a time, from learning rates to M."""
     run: Path
     """Folder for all arms and the report; the same folder again continues, and studies share what they can."""
     settings: Annotated[TrainSettings, tyro.conf.arg(name="")]
@@ -34,6 +35,8 @@ class Options:
     """Time for training, such as 30m or 2h; what is unfinished then is tested as it is and can be continued."""
     workers: int = 1
     """Models trained at the same time, one process each."""
+    keep: Path | None = None
+    """Folder, such as results/study/NAME, for a small copy of every run."""
     json: bool = False
     """A list of result rows."""
 
@@ -57,6 +60,7 @@ def run(words: Sequence[str]) -> int:
         test=TestSettings(episodes=options.episodes, split=options.split),
         seconds=seconds_of(options.budget) if options.budget else None,
         workers=options.workers,
+        keep=options.keep,
         progress=progress_here(),
     )
     if options.json:
