@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.maml_reference import LAYERS_OF_A_BLOCK, Labelled, PlainConv4, meta_loss_of_task
+from benchmarks.memory import peak_megabytes
 from benchmarks.rows import Row
-from benchmarks.timing import Comparison, Work, compare
+from benchmarks.timing import Work, compare
 from e3bm.backbones import build
-from e3bm.core.context import Context, Rms
-from e3bm.core.hyperprior import Hyperprior, LstmGenerator
+from e3bm.core.hyperprior import Hyperprior
 from e3bm.core.learner import MetaLearner
 from e3bm.core.losses import meta_loss
-from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, equal_values
+from e3bm.core.schedules import Constant, LastOnly
 from e3bm.episode import TaskBatch
 from e3bm.methods import Maml
 
@@ -36,7 +35,7 @@ class Case:
 
 
 CASES = (Case(32, 1, 1.5, 9), Case(32, 5, 1.9, 7), Case(84, 1, 2.0, 3), Case(84, 5, 2.8, 3))
-MEMORY, MEMORY_CHECKPOINTED, OVERHEAD = 0.7, 0.5, 0.03
+MEMORY, MEMORY_CHECKPOINTED = 0.7, 0.5
 
 
 def tasks_of_images(image_size: int, shots: int, *, tasks: int = 1, dtype: torch.dtype = torch.float32) -> TaskBatch:
@@ -92,40 +91,15 @@ def our_step(model: MetaLearner, batch: TaskBatch) -> Work:
     return lambda: torch.autograd.grad(meta_loss(model(batch).scores, labels), parameters, allow_unused=True)
 
 
-def peak_megabytes(work: Work) -> float:
-    """The most that torch had allocated at one time during a call, beyond what it had before."""
-    work()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        work()
-    events = recorded.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    now = peak = 0
-    for _, change in changes:
-        now += change
-        peak = max(peak, now)
-    return peak / 2**20
-
-
 def memory_rows(case: Case, slow: Work, batch: TaskBatch) -> list[Row]:
-    """Peak memory of the reference over ours: larger is better, like every ratio here."""
+    """Peak memory as a share of the reference's."""
     plain = peak_megabytes(slow)
     found = []
     for checkpointed, share in ((False, MEMORY), (True, MEMORY_CHECKPOINTED)):
         ours = peak_megabytes(our_step(learner(case.image_size, checkpointed=checkpointed), batch))
-        name = f"{case.name}: peak memory{', checkpointed' if checkpointed else ''} (milliseconds are megabytes)"
-        found.append(Row.of(name, Comparison(plain / ours, 0.0, plain, ours), round(1 / share, 2)))
+        name = f"{case.name}: peak memory{', checkpointed' if checkpointed else ''}"
+        found.append(Row.at_most(name, ours, plain, share, "MB"))
     return found
-
-
-def overhead_row(repeats: int) -> Row:
-    """The hyperprior alone: E3BM against the same M votes with equal weights."""
-    batch = tasks_of_images(32, 1)
-    context = Context(Rms(128, positions=4), embedding=32)
-    generator = LstmGenerator(context, 2, hidden=1, readout=False, separate=True)
-    psi = Hyperprior(Generated([RATE] * EPOCHS), Generated(equal_values(EPOCHS)), generator, mixing="residual")
-    votes = our_step(learner(32, hyperprior=Hyperprior(Constant(RATE), Equal())), batch)
-    result = compare(votes, our_step(learner(32, hyperprior=psi), batch), repeats=repeats)
-    return Row.of("MAML+E3BM, 32 px, 1-shot: the hyperprior's share of time", result, round(1 / (1 + OVERHEAD), 2))
 
 
 def rows(quick: bool, cases: Sequence[Case] = CASES) -> list[Row]:
@@ -136,4 +110,4 @@ def rows(quick: bool, cases: Sequence[Case] = CASES) -> list[Row]:
         slow = reference_step(reference(model, case.image_size), batch)
         found.append(Row.of(case.name, compare(slow, our_step(model, batch), repeats=case.repeats), case.target))
         found += memory_rows(case, slow, batch)
-    return [*found, overhead_row(5 if quick else 15)]
+    return found

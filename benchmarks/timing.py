@@ -3,7 +3,8 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 Work = Callable[[], object]
@@ -20,28 +21,62 @@ class Comparison:
 
 
 def cpu_seconds(work: Work) -> float:
-    """CPU time of this process for one call."""
+    """CPU time of this process, all its threads together, for one call."""
     begin = time.process_time()
     work()
     return time.process_time() - begin
 
 
-def compare(slow: Work, fast: Work, *, slow_units: int = 1, fast_units: int = 1, repeats: int = 7) -> Comparison:
-    """Time both sides alternately; ``units`` say how many tasks a call does."""
+def wall_seconds(work: Work) -> float:
+    """Time on the clock for one call."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def compare(
+    slow: Work, fast: Work, *, slow_units: int = 1, fast_units: int = 1, repeats: int = 7, fast_calls: int = 3
+) -> Comparison:
+    """Time both sides alternately; ``units`` say how many tasks a call does.
+
+    A short fast side is called ``fast_calls`` times beside one slow call, and the median is taken.
+    """
     slow(), fast()
+    with _no_collections():
+        pairs = [(cpu_seconds(slow) / slow_units, _steady(fast, fast_calls) / fast_units) for _ in range(repeats)]
+    slows, fasts = zip(*pairs, strict=True)
+    ratio = statistics.median(slows) / statistics.median(fasts)
+    spread = relative_spread([a / b for a, b in pairs], ratio)
+    return Comparison(ratio, spread, 1e3 * statistics.median(slows), 1e3 * statistics.median(fasts))
+
+
+def taking_turns(works: Mapping[str, Work], repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of several works, one call of each in every round."""
+    for work in works.values():
+        work()
+    with _no_collections():
+        rounds = [[cpu_seconds(work) for work in works.values()] for _ in range(repeats)]
+    return {name: list(column) for name, column in zip(works, zip(*rounds, strict=True), strict=True)}
+
+
+def relative_spread(ratios: list[float], ratio: float) -> float:
+    """Half the distance between the quartiles, as a share of the ratio."""
+    if len(ratios) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(sorted(ratios), n=4, method="inclusive")
+    return (high - low) / 2 / ratio
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """A garbage collection would land on one side by chance."""
     gc.collect()
-    gc.disable()  # a collection would land on one side by chance
+    gc.disable()
     try:
-        pairs = [(cpu_seconds(slow) / slow_units, _steady(fast) / fast_units) for _ in range(repeats)]
+        yield
     finally:
         gc.enable()
-    slows, fasts = zip(*pairs, strict=True)
-    ratios = sorted(a / b for a, b in pairs)
-    ratio = statistics.median(slows) / statistics.median(fasts)
-    low, _, high = statistics.quantiles(ratios, n=4) if repeats > 1 else (ratio, ratio, ratio)
-    return Comparison(ratio, (high - low) / 2 / ratio, 1e3 * statistics.median(slows), 1e3 * statistics.median(fasts))
 
 
-def _steady(work: Work) -> float:
-    # The fast side is short: three calls beside one slow call, their median.
-    return statistics.median(cpu_seconds(work) for _ in range(3))
+def _steady(work: Work, calls: int) -> float:
+    return statistics.median(cpu_seconds(work) for _ in range(calls))

@@ -7,11 +7,11 @@ from benchmarks.maml import (
     learner,
     our_name,
     our_step,
-    peak_megabytes,
     reference,
     reference_step,
     tasks_of_images,
 )
+from benchmarks.memory import peak_megabytes
 
 
 @pytest.mark.parametrize("shots", [1, 2])
