@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "demo": "the whole story on the embedded data: pretrain, meta-train, test baseline and E3BM, report",
+    "fit": "a few photos of each class in, one model file out",
+    "predict": "what is on photos, how sure that is, and whether no class fits",
+    "export": "a model file as ONNX, checked",
     "presets": "named settings: the paper's rows and small-budget versions",
     "pretrain": "train a backbone on the meta-training classes",
     "train": "meta-train MAML, MTL or SIB, with or without E3BM",
     "test": "accuracy of runs on the same hashed episodes, with paired differences",
+    "serve": "an HTTP API and a page: drop photos into classes, fit, ask",
     "ablate": "the paper's ablations of alpha, v and the hyperprior, one report",
     "reproduce": "a table or figure of the paper: paper, published code and ours side by side",
     "report": "one HTML page and figures from run folders",

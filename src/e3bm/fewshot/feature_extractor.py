@@ -56,7 +56,7 @@ class FeatureExtractor:
         for place, photo in enumerate(photos):
             name = names[place] if names else photo_name(photo, f"photo {place + 1}")
             try:
-                yield self._features(self.preprocess(photo))
+                yield self.features_of(self.preprocess(photo))
             except DataError as error:
                 yield DataError(f"{name} cannot be used: {error}.")
 
@@ -76,7 +76,8 @@ class FeatureExtractor:
         return self.pipeline(pixels.permute(2, 0, 1).unsqueeze(0))
 
     @torch.inference_mode()
-    def _features(self, image: Float[Tensor, "1 C H W"]) -> Float32[np.ndarray, " D"]:
+    def features_of(self, image: Float[Tensor, "1 C H W"]) -> Float32[np.ndarray, " D"]:
+        """The features of a preprocessed image."""
         found = self.network(image)
         if not isinstance(found, Tensor) or found.shape[0] != 1 or not found.is_floating_point():
             shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

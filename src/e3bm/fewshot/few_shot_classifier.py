@@ -13,14 +13,14 @@ from e3bm.errors import DataError
 from e3bm.fewshot.backbone_choice import BackboneChoice, choose_backbone
 from e3bm.fewshot.classifier import FitOptions, fit_classifier
 from e3bm.fewshot.feature_extractor import FeatureExtractor
-from e3bm.fewshot.fitted_photos import FittedPhotos, SuspiciousPhoto
+from e3bm.fewshot.fitted_photos import FittedPhotos, SuspiciousPhoto, predictions
 from e3bm.fewshot.influence import Influence, influences
 from e3bm.fewshot.model_file import fitted_of, model_bytes, origin_of, read_model, save_model
-from e3bm.fewshot.prediction import Prediction, prediction_list
+from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior_file import load_prior
 from e3bm.fewshot.saved_backbone import restored
-from e3bm.fewshot.support_reading import Source, feature_shots, feature_table, opened_source, photos_of, read_shots
-from e3bm.fewshot.support_set import Shots, SupportSet
+from e3bm.fewshot.support_reading import Source, feature_shots, opened_source, photos_of, read_shots
+from e3bm.fewshot.support_set import Shots, SupportSet, feature_table
 
 
 class FewShotClassifier:
@@ -67,18 +67,18 @@ class FewShotClassifier:
 
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """One class more; equal to a fit from scratch with it."""
-        shots = self._changeable(name, known=False)
+        shots = self.fitted.changeable(name, load_prior(self.prior_path), known=False)
         return self._refit({**shots, **read_shots({name: photos_of(photos)}, self.extractor).shots})
 
     def add_shots(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """More photos of a class; equal to a fit from scratch with them."""
-        shots = self._changeable(name, known=True)
+        shots = self.fitted.changeable(name, load_prior(self.prior_path), known=True)
         more = read_shots({name: photos_of(photos)}, self.extractor).shots[name]
         return self._refit({**shots, name: shots[name].joined(more)})
 
     def forget_class(self, name: str) -> "FewShotClassifier":
         """One class less; nothing of its photos is kept."""
-        shots = self._changeable(name, known=True)
+        shots = self.fitted.changeable(name, load_prior(self.prior_path), known=True)
         return self._refit({other: some for other, some in shots.items() if other != name})
 
     def features(self, photos: Photo | Iterable[Photo]) -> Float32[np.ndarray, "N D"]:
@@ -93,23 +93,19 @@ class FewShotClassifier:
     def predict(self, photos: Any, *, coverage: float | None = None) -> Any: ...
     def predict(self, photos: Any, *, coverage: float | None = None) -> Any:
         """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too."""
-        self._after_fit()
-        some, single = as_photos(photos)
-        found = self.predict_features(self.extractor(some), coverage=coverage) if some else []
+        fitted, (some, single) = self.fitted, as_photos(photos)
+        found = predictions(fitted, self.extractor(some), coverage) if some else []
         return found[0] if single else found
 
     def predict_features(
         self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None
     ) -> list[Prediction]:
         """Predictions of features."""
-        fitted = self._after_fit()
-        rows = feature_table(features, fitted.classifier.head.feature_size)
-        sets = None if coverage is None else fitted.classifier.sets(rows, coverage)
-        return prediction_list(fitted.classes, fitted.classifier.predict(rows), sets)
+        return predictions(self.fitted, features, coverage)
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
-        fitted, some = self._after_fit(), as_photos(photos)[0]
+        fitted, some = self.fitted, as_photos(photos)[0]
         if not some:
             return np.empty((0, len(fitted.classes)))
         return fitted.classifier.probabilities(self.extractor(some))
@@ -120,17 +116,18 @@ class FewShotClassifier:
 
     def influences_of_features(self, features: Float[np.ndarray, " D"]) -> tuple[Influence, ...]:
         """The same for the features of one photo."""
-        fitted, support = self._after_fit(), self._support("say which photos mattered")
+        fitted = self.fitted
+        support = fitted.kept_support("say which photos mattered")
         row = feature_table(np.asarray(features)[None], fitted.classifier.head.feature_size)[0]
         return influences(fitted.classifier.head, fitted.classifier.temperature, support, row)
 
     def save(self, path: str | Path, *, keep_support: bool = True) -> None:
         """Write one file; without the support features it is smaller and its classes cannot be changed any more."""
-        save_model(Path(path), self.extractor, self._after_fit(), keep_support=keep_support)
+        save_model(Path(path), self.extractor, self.fitted, keep_support=keep_support)
 
     def to_bytes(self, *, keep_support: bool = True) -> bytes:
         """What ``save`` writes."""
-        return model_bytes(self.extractor, self._after_fit(), keep_support=keep_support)
+        return model_bytes(self.extractor, self.fitted, keep_support=keep_support)
 
     @classmethod
     def load(
@@ -154,37 +151,37 @@ class FewShotClassifier:
     @property
     def classes(self) -> tuple[str, ...]:
         """The class names, in order."""
-        return self._after_fit().classes
+        return self.fitted.classes
 
     @property
     def counts(self) -> dict[str, int]:
         """How many photos each class was learned from."""
-        return dict(zip(self.classes, self._after_fit().classifier.counts, strict=True))
+        return dict(zip(self.classes, self.fitted.classifier.counts, strict=True))
 
     @property
     def rates(self) -> Float[np.ndarray, " M"]:
         """alpha_m of every epoch."""
-        return self._after_fit().classifier.head.rates.numpy()
+        return self.fitted.classifier.head.rates.numpy()
 
     @property
     def votes(self) -> Float[np.ndarray, " M"]:
         """v_m of every epoch."""
-        return self._after_fit().classifier.head.votes.numpy()
+        return self.fitted.classifier.head.votes.numpy()
 
     @property
     def left_out_accuracy(self) -> float | None:
         """Share of the photos that a fit without them predicts right; None where no class has two photos."""
-        return self._after_fit().classifier.left_out_accuracy
+        return self.fitted.classifier.left_out_accuracy
 
     @property
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
         """Labelled photos that the others contradict, the most doubtful first."""
-        return self._after_fit().suspicions()
+        return self.fitted.suspicions()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What should be known of the photos that it was fitted on."""
-        return self._after_fit().notes
+        return self.fitted.notes
 
     def _refit(self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = ()) -> "FewShotClassifier":
         support, prior = SupportSet.of(shots), load_prior(self.prior_path)
@@ -194,29 +191,9 @@ class FewShotClassifier:
         )
         return self
 
-    def _after_fit(self) -> FittedPhotos:
+    @property
+    def fitted(self) -> FittedPhotos:
+        """All that the fit left."""
         if self._fitted is None:
             raise DataError("The classifier knows no class yet; call fit first.")
         return self._fitted
-
-    def _support(self, purpose: str) -> SupportSet:
-        support = self._after_fit().support
-        if support is None:
-            raise DataError(
-                f"This model was saved without the features of its labelled photos (keep_support=False), "
-                f"so it cannot {purpose}; fit it again from the photos."
-            )
-        return support
-
-    def _changeable(self, name: str, *, known: bool) -> Mapping[str, Shots]:
-        fitted, support = self._after_fit(), self._support("change its classes")
-        if fitted.own_prior and load_prior(self.prior_path).digest != fitted.prior_digest:
-            raise DataError(
-                "This model was made with a prior of its own; to change its classes load it with that: "
-                "FewShotClassifier.load(path, prior=FILE)."
-            )
-        if known and name not in support.shots:
-            raise DataError(f"There is no class '{name}'; there are {', '.join(support.classes)}.")
-        if not known and name in support.shots:
-            raise DataError(f"There is a class '{name}' already; add_shots adds photos to it.")
-        return support.shots

@@ -1,9 +1,16 @@
 """What a fit of photos leaves."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float
+
+from e3bm.errors import DataError
 from e3bm.fewshot.classifier import FittedClassifier
-from e3bm.fewshot.support_set import SupportSet
+from e3bm.fewshot.prediction import Prediction, prediction_list
+from e3bm.fewshot.prior_file import FewShotPrior
+from e3bm.fewshot.support_set import Shots, SupportSet, feature_table
 
 
 @dataclass(frozen=True)
@@ -39,3 +46,35 @@ class FittedPhotos:
             name = f"{label} #{one.position - first + 1}" if self.support is None else self.support.names[one.position]
             found.append(SuspiciousPhoto(name, label, self.classes[one.looks_like], one.odds))
         return tuple(found)
+
+    def kept_support(self, purpose: str) -> SupportSet:
+        """The labelled features, or why there are none."""
+        if self.support is None:
+            raise DataError(
+                "This model was saved without the features of its labelled photos, "
+                f"so it cannot {purpose}; fit it again from the photos."
+            )
+        return self.support
+
+    def changeable(self, name: str, prior: FewShotPrior, *, known: bool) -> Mapping[str, Shots]:
+        """The examples by class, where a class of that name may be changed (if it is known) or added."""
+        support = self.kept_support("change its classes")
+        if self.own_prior and prior.digest != self.prior_digest:
+            raise DataError(
+                "This model was made with a prior of its own; to change its classes load it with that: "
+                "FewShotClassifier.load(path, prior=FILE)."
+            )
+        if known and name not in support.shots:
+            raise DataError(f"There is no class '{name}'; there are {', '.join(support.classes)}.")
+        if not known and name in support.shots:
+            raise DataError(f"There is a class '{name}' already; add_shots adds photos to it.")
+        return support.shots
+
+
+def predictions(
+    fitted: FittedPhotos, features: Float[np.ndarray, "N D"], coverage: float | None = None
+) -> list[Prediction]:
+    """What a fit says of features; ``coverage`` asks for prediction sets too."""
+    rows = feature_table(features, fitted.classifier.head.feature_size)
+    sets = None if coverage is None else fitted.classifier.sets(rows, coverage)
+    return prediction_list(fitted.classes, fitted.classifier.predict(rows), sets)

@@ -33,7 +33,21 @@ WITH_WEIGHTS = ("run",)
 
 def save_model(path: Path, extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_support: bool) -> None:
     """Write the file; it is whole or absent."""
-    write_bytes(path, model_bytes(extractor, fitted, keep_support=keep_support))
+    check_target(path)
+    content = model_bytes(extractor, fitted, keep_support=keep_support)
+    try:
+        write_bytes(path, content)
+    except CheckpointError as error:
+        reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else None
+        raise CheckpointError(f"The model cannot be written to {path}: {reason or error}.") from error
+
+
+def check_target(path: Path) -> None:
+    """Refuse early what cannot become a model file."""
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder; give the name of a model file, such as {path / 'model.e3bm'}.")
+    if path.is_file() and path.suffix != SUFFIX and not _is_ours(path):
+        raise CheckpointError(f"{path} exists and is no model file; it is left alone, give another name.")
 
 
 def model_bytes(extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_support: bool) -> bytes:
@@ -122,6 +136,15 @@ def content_digest(text: str, tensors: dict[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file may be written over: a model, or nothing at all."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return ABOUT in (file.metadata() or {})
+    except (SafetensorError, OSError, ValueError):
+        return path.stat().st_size == 0
 
 
 def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

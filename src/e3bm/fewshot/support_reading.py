@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 
 from e3bm.data.photo import Photo, as_photos, photo_name
 from e3bm.data.photo_folder import photos_by_class, photos_in
 from e3bm.data.progress import ProgressCallback, Reporter
 from e3bm.errors import DataError
 from e3bm.fewshot.feature_extractor import FeatureExtractor
-from e3bm.fewshot.support_set import Shots, check_class_name, numbered
+from e3bm.fewshot.support_set import Shots, check_class_name, feature_table, numbered
 
 Source = str | Path | Mapping[str, Photo | Iterable[Photo]] | Iterable[Photo]
 
@@ -91,17 +91,6 @@ def feature_shots(name: str, rows: Float[np.ndarray, "K D"]) -> Shots:
     """Features that somebody computed before."""
     found = feature_table(rows)
     return Shots(found, numbered(name, len(found)))
-
-
-def feature_table(features: Float[np.ndarray, "N D"], size: int | None = None) -> Float32[np.ndarray, "N D"]:
-    """Features as the classifier keeps them."""
-    found = np.asarray(features, dtype=np.float32)
-    if found.ndim != 2 or size not in (None, found.shape[1]):
-        columns = "" if size is None else f" and {size} columns"
-        raise DataError(f"Features are a table with a row for each photo{columns}; found shape {found.shape}.")
-    if not np.isfinite(found).all():
-        raise DataError("The features hold NaN or infinite numbers; they must be finite.")
-    return found
 
 
 def _labelled(photos: list[Photo], labels: Sequence[object]) -> dict[str, list[Photo]]:

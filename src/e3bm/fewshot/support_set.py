@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Float32, Int64
 
 from e3bm.errors import DataError
 
@@ -120,6 +120,17 @@ def check_class_name(name: str) -> None:
 def numbered(name: str, count: int, first: int = 1) -> tuple[str, ...]:
     """Names for examples that have none."""
     return tuple(f"{name} #{number}" for number in range(first, first + count))
+
+
+def feature_table(features: Float[np.ndarray, "N D"], size: int | None = None) -> Float32[np.ndarray, "N D"]:
+    """Features as the classifier keeps them."""
+    found = np.asarray(features, dtype=np.float32)
+    if found.ndim != 2 or size not in (None, found.shape[1]):
+        columns = "" if size is None else f" and {size} columns"
+        raise DataError(f"Features are a table with a row for each photo{columns}; found shape {found.shape}.")
+    if not np.isfinite(found).all():
+        raise DataError("The features hold NaN or infinite numbers; they must be finite.")
+    return found
 
 
 def _refuse_lookalike_names(names: Mapping[str, object]) -> None:

@@ -1,0 +1,53 @@
+"""`e3bm export`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from e3bm.cli.console import parse, print_json
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which model, and where it goes."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """A file of `e3bm fit`."""
+    onnx: Path
+    """The ONNX file to write."""
+    backbone: str | None = None
+    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    json: bool = False
+    """Print path, bytes, input shape, preprocessing, classes and the difference to torch as JSON."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, "export", "Backbone, head, temperature and softmax as one ONNX file, checked.")
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.onnx_export import export_onnx
+
+    model = FewShotClassifier.load(options.model, backbone=options.backbone)
+    made = export_onnx(model, options.onnx)
+    if options.json:
+        print_json(
+            {
+                "onnx": str(made.path),
+                "bytes": made.size,
+                "input_shape": ["batch", *made.input_shape],
+                "preprocessing": str(model.extractor.pipeline),
+                "classes": model.classes,
+                "difference": made.difference,
+            }
+        )
+        return 0
+    print(f"saved {made.path} ({made.size / MEGABYTE:.1f} MB)")
+    print(f"  takes 'images': float32 [batch, {', '.join(map(str, made.input_shape))}]")
+    print(f"  after: {model.extractor.pipeline}")
+    print(f"  gives 'probabilities': float32 [batch, {len(model.classes)}], classes in the metadata")
+    print(f"  onnxruntime agrees with torch to {made.difference:.1g}")
+    return 0

@@ -1,0 +1,95 @@
+"""`e3bm fit`."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from e3bm.cli.console import parse, print_json, progress_here, stage_callback
+
+if TYPE_CHECKING:
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which photos, and where the model goes."""
+
+    photos: Annotated[Path, tyro.conf.Positional]
+    """A folder (or zip or tar file) with a subfolder for each class."""
+    out: Path
+    """The model file to write, such as birds.e3bm."""
+    backbone: str | None = None
+    """Run folder of `e3bm pretrain`, or transformers:NAME; unset: EfficientNet-Lite0 (extra 'pretrained')."""
+    pipeline: str | None = None
+    """What photos go through, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
+    recall: float = 0.95
+    """Share of photos of the classes that should not be called unknown."""
+    prior: Path | None = None
+    """A prior of one's own; unset: the one that comes with the package."""
+    skip_unreadable: bool = False
+    """Go on without photos that cannot be read, and name them."""
+    drop_support: bool = False
+    """Keep nothing that belongs to a single photo: the file is smaller, and its classes cannot be changed later."""
+    json: bool = False
+    """Print classes, left-out accuracy, doubtful labels and notes as JSON."""
+
+
+def run(words: Sequence[str]) -> int:
+    about = "A few photos of each class in, one model file out."
+    options = parse(Options, words, "fit", about)
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.model_file import check_target
+
+    check_target(options.out)
+    model = FewShotClassifier(options.backbone, pipeline=options.pipeline, recall=options.recall, prior=options.prior)
+    progress = progress_here()
+    try:
+        model.fit(options.photos, skip_unreadable=options.skip_unreadable, progress=stage_callback(progress))
+    finally:
+        progress.end()
+    model.save(options.out, keep_support=not options.drop_support)
+    if options.json:
+        print_json(_as_json(model, options.out))
+    else:
+        _show(model, options.out)
+    return 0
+
+
+def _as_json(model: "FewShotClassifier", out: Path) -> dict[str, Any]:
+    return {
+        "model": str(out),
+        "bytes": out.stat().st_size,
+        "backbone": model.extractor.origin.name,
+        "classes": model.counts,
+        "left_out_accuracy": None if model.left_out_accuracy is None else 100 * model.left_out_accuracy,
+        "suspicions": [
+            {"path": one.name, **{key: value for key, value in asdict(one).items() if key != "name"}}
+            for one in model.suspicions
+        ],
+        "rates": model.rates.tolist(),
+        "votes": model.votes.tolist(),
+        "notes": list(model.notes),
+    }
+
+
+def _show(model: "FewShotClassifier", out: Path) -> None:
+    counts = model.counts
+    width = max(map(len, counts))
+    print(f"{len(counts)} classes, {sum(counts.values())} photos")
+    for name, count in counts.items():
+        print(f"  {name:<{width}}  {count}")
+    if model.left_out_accuracy is None:
+        print("left-out accuracy: not known, since no class has two photos")
+    else:
+        print(f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (photos predicted by fits without them)")
+    for one in model.suspicions:
+        print(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
+    for note in model.notes:
+        print(f"note: {note}")
+    print(f"saved {out} ({out.stat().st_size / MEGABYTE:.1f} MB)")
+    print(f"next: e3bm predict {out} PHOTO...")

@@ -1,0 +1,92 @@
+"""`e3bm predict`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from e3bm.cli.console import parse, progress_here
+from e3bm.cli.prediction_table import write_csv, write_json, write_text
+from e3bm.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.prediction import Prediction
+
+MANY = 20  # photos from which on progress is worth a line
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which model, and which photos."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """A file of `e3bm fit`."""
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Photos, folders of photos, or - for a list of paths on stdin, one a line."""
+    coverage: float | None = None
+    """Also print, for every photo, a set of classes that should hold the right one in this share of cases."""
+    backbone: str | None = None
+    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    json: bool = False
+    """A list of {path, label, probabilities, unknown, disagreement}."""
+    csv: bool = False
+    """A line per photo, with a column for the probability of each class."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, "predict", "What is on photos, how sure that is, and whether no class fits.")
+    if options.json and options.csv:
+        raise SettingsError("Results are printed as --json or as --csv; choose one.")
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+
+    model = FewShotClassifier.load(options.model, backbone=options.backbone)
+    paths = list(_photos(options.paths))
+    if not paths:
+        raise DataError("There is no photo to look at; name photos or folders, or list paths on stdin with -.")
+    found = list(_predicted(model, paths, options.coverage))
+    rows = [(path, one) for path, one in found if not isinstance(one, DataError)]
+    failures = [one for _, one in found if isinstance(one, DataError)]
+    write = write_json if options.json else write_csv if options.csv else write_text
+    write(model.classes, rows)
+    for failure in failures:
+        print(f"e3bm: {failure}", file=sys.stderr)
+    if len(failures) > 1:
+        print(f"e3bm: {len(failures)} of {len(found)} photos could not be used.", file=sys.stderr)
+    return 2 if failures else 0
+
+
+def _photos(words: Sequence[str]) -> Iterator[str]:
+    from e3bm.data.photo_folder import photos_in
+
+    for word in words:
+        if word == STDIN:
+            yield from (line for line in map(str.strip, sys.stdin) if line)
+        elif Path(word).is_dir():
+            inside = photos_in(Path(word))
+            if not inside:
+                raise DataError(f"The folder {word} holds no photo.")
+            yield from map(str, inside)
+        else:
+            yield word
+
+
+def _predicted(
+    model: "FewShotClassifier", paths: Sequence[str], coverage: float | None
+) -> Iterator[tuple[str, "Prediction | DataError"]]:
+    """Photo by photo: one that cannot be read does not stop the others."""
+    progress: Any = progress_here(quiet=len(paths) < MANY)
+    progress.begin("photos", len(paths))
+    try:
+        for done, (path, row) in enumerate(zip(paths, model.extractor.each(paths), strict=True), 1):
+            if isinstance(row, DataError):
+                yield path, row
+            else:
+                yield path, model.predict_features(row[None], coverage=coverage)[0]
+            progress.advance(done)
+    finally:
+        progress.end()
