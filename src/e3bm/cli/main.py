@@ -21,6 +21,7 @@ COMMANDS = {
     "datasets": "known data sets, where they are looked for, what is there",
     "prepare": "any known form of a data set into one packed folder",
     "doctor": "what a data file or folder is, and what is wrong with it",
+    "train-prior": "meta-train the prior of few-shot classifiers on features of many classes",
     "import-weights": "published backbone weights into ours",
 }
 

@@ -1,7 +1,7 @@
 """A fitted classifier of features: head, temperature, threshold and what the support set said of itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import numpy as np
@@ -16,10 +16,12 @@ from e3bm.fewshot.disagreement import epoch_disagreement
 from e3bm.fewshot.leave_one_out import leave_one_out
 from e3bm.fewshot.prior_file import FewShotPrior
 from e3bm.fewshot.suspicion import Suspicion, suspicious_labels
+from e3bm.fewshot.transductive import scores_together
 from e3bm.fewshot.trust_prior import TrustPrior
 from e3bm.fewshot.unknown import known_scores, known_threshold
 
 ROWS_AT_ONCE = 4096
+MOST_TOGETHER = 2000
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,22 @@ class FittedClassifier:
         parts = [self._predict(features[start : start + ROWS_AT_ONCE]) for start in _starts(len(features))]
         joined = [np.concatenate(part) for part in zip(*parts, strict=True)]
         return Predictions(*joined)
+
+    def predict_together(self, features: Float[np.ndarray, "N D"], prior: FewShotPrior) -> Predictions:
+        """Everything at once, with the examples telling of one another: a prediction depends on its neighbours here.
+
+        More than MOST_TOGETHER are used in parts of about the same size. Whether an example is unknown and how far
+        epochs disagree is told of each alone.
+        """
+        alone = self.predict(features)
+        learner = prior.learner_together(self.head.centre.dtype)
+        parts = []
+        for rows in np.array_split(features, max(1, -(-len(features) // MOST_TOGETHER))):
+            if len(rows):
+                scores = scores_together(learner, self.head, self.head.space(torch.from_numpy(rows)))
+                parts.append((scores / self.temperature).softmax(-1).numpy())
+        found = np.concatenate(parts) if parts else alone.probabilities
+        return replace(alone, probabilities=found, labels=found.argmax(-1))
 
     def scores(self, features: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N W"]:
         """Calibrated scores: their softmax is the probabilities. One product with the collapsed head."""

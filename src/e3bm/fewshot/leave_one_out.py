@@ -60,6 +60,7 @@ def leave_one_out(
     count = int(folds.max()) + 1
     if count == 0:
         return None
+    features = _in_their_span(features)
     at_once = max(1, NUMBERS_AT_ONCE // features.numel())
     parts = [
         _refit(learner, features, labels, ways, folds, range(start, min(start + at_once, count)), unit_length)
@@ -69,6 +70,14 @@ def leave_one_out(
     order = torch.argsort(positions)
     positions = positions[order]
     return HeldOut(positions, labels[positions], scores[order], distances[order], facts[order])
+
+
+def _in_their_span(features: Float[Tensor, "S D"]) -> Float[Tensor, "S R"]:
+    """The same examples in an orthonormal basis of their span: lengths and products stay, refits cost S and not D."""
+    if features.shape[1] <= features.shape[0]:
+        return features
+    coordinates: Tensor = torch.linalg.qr(features.mT).R.mT.contiguous()
+    return coordinates
 
 
 def _refit(

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import CheckpointError
-from e3bm.fewshot.prior import build_prior
+from e3bm.fewshot.prior import Votes, build_prior
+from e3bm.fewshot.transductive import build_batch_prior
 from e3bm.fewshot.trust_prior import TrustPrior
 from e3bm.tracking.files import write_bytes
 
-FORMAT, VERSION = "e3bm-prior", 1
+FORMAT, VERSION = "e3bm-prior", 2
 SHIPPED = Path(__file__).parent / "priors" / "shipped.safetensors"
 
 
@@ -28,6 +29,8 @@ class FewShotPrior:
     """A meta-trained prior and what was learned of confidence with it."""
 
     inductive: MetaLearner
+    together: MetaLearner
+    """SIB+E3BM on top of the inductive prior, for unlabelled examples that are used together."""
     trust: TrustPrior
     training: dict[str, Any]
     """Where it comes from: settings, data, commit."""
@@ -36,27 +39,48 @@ class FewShotPrior:
 
     def learner(self, dtype: torch.dtype) -> MetaLearner:
         """The learner in a precision; copies, because fits may run at the same time."""
-        return self._double if dtype == torch.double else self._single
+        return self._frozen[dtype == torch.double, False]
+
+    def learner_together(self, dtype: torch.dtype) -> MetaLearner:
+        """The same of the learner of examples that are used together."""
+        return self._frozen[dtype == torch.double, True]
 
     @cached_property
-    def _double(self) -> MetaLearner:
-        return deepcopy(self.inductive).double().eval().requires_grad_(False)
+    def _frozen(self) -> dict[tuple[bool, bool], MetaLearner]:
+        return {
+            (double, learner is self.together): deepcopy(learner)
+            .to(torch.double if double else torch.float)
+            .eval()
+            .requires_grad_(False)
+            for double in (False, True)
+            for learner in (self.inductive, self.together)
+        }
 
-    @cached_property
-    def _single(self) -> MetaLearner:
-        return deepcopy(self.inductive).float().eval().requires_grad_(False)
 
-
-def save_prior(path: Path, inductive: MetaLearner, trust: TrustPrior, training: dict[str, Any]) -> None:
+def save_prior(
+    path: Path,
+    inductive: MetaLearner,
+    together: MetaLearner,
+    trust: TrustPrior,
+    training: dict[str, Any],
+    *,
+    votes: Votes = "e3bm",
+) -> None:
     """Write a prior; the file is whole or absent."""
     about = {
         "format": FORMAT,
         "version": VERSION,
+        "votes": votes,
         "epochs": inductive.epochs,
+        "epochs_together": together.epochs,
         "trust": trust.as_json(),
         "training": training,
     }
-    tensors = {f"inductive.{name}": value.float().contiguous() for name, value in inductive.state_dict().items()}
+    tensors = {
+        f"{part}.{name}": value.float().contiguous()
+        for part, learner in (("inductive", inductive), ("together", together))
+        for name, value in learner.state_dict().items()
+    }
     write_bytes(path, safetensors.torch.save(tensors, {"about": json.dumps(about, sort_keys=True)}))
 
 
@@ -79,10 +103,12 @@ def load_prior(path: Path | None = None) -> FewShotPrior:
         raise CheckpointError(
             f"{place} is no prior of a few-shot classifier of version {VERSION}; make one with `e3bm train-prior`."
         )
-    inductive = build_prior(epochs=about["epochs"])
-    _fill(inductive, tensors, "inductive.", place)
+    inductive = build_prior(about["votes"], epochs=about["epochs"])
+    together = build_batch_prior(inductive, epochs=about["epochs_together"])
+    for name, learner in (("inductive", inductive), ("together", together)):
+        _fill(learner, tensors, f"{name}.", place)
     digest = sha256(content).hexdigest()
-    return FewShotPrior(inductive, TrustPrior.from_json(about["trust"]), about["training"], digest)
+    return FewShotPrior(inductive, together, TrustPrior.from_json(about["trust"]), about["training"], digest)
 
 
 def _fill(learner: MetaLearner, tensors: dict[str, Tensor], prefix: str, place: Path) -> None:

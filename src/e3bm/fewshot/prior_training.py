@@ -22,7 +22,7 @@ GROUPS = 4  # shapes in a meta-batch: one alone would pull the prior its way
 CLIP = 0.5
 WARM_UP = 50
 VALIDATION_SHAPES = ((5, 1), (10, 2), (10, 5), (15, 10))
-VALIDATION_TASKS = 40
+VALIDATION_TASKS = 20
 
 Record = Callable[[dict[str, Any]], None]
 
@@ -37,14 +37,13 @@ def train_prior(
     shapes: TaskShapes,
     record: Record,
     every: int = 250,
+    advance: Callable[[int], None] = lambda step: None,
     draw: Callable[[np.random.Generator], TaskBatch] | None = None,
-    loss_of: Callable[[AdaptationTrace, TaskBatch], Tensor] | None = None,
 ) -> None:
     """Train to the last step; the records hold training loss and, for each validation pool, accuracy and likelihood."""
     random = np.random.default_rng(seed)
     optimiser = build_optimiser(learner, settings)
     draw = draw or (lambda source: draw_tasks(pools, shapes, settings.tasks, source))
-    loss_of = loss_of or relative_loss
     recent: list[float] = []
     for step in range(1, settings.steps + 1):
         factor = schedule_factor(settings, step - 1) * min(1.0, step / WARM_UP)
@@ -54,7 +53,7 @@ def train_prior(
         total = 0.0
         for _ in range(GROUPS):
             batch = draw(random)
-            loss = loss_of(learner(batch), batch) / GROUPS
+            loss = relative_loss(learner(batch), batch) / GROUPS
             loss.backward()
             total += float(loss.detach())
         norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters(), CLIP))
@@ -62,6 +61,7 @@ def train_prior(
             raise DivergenceError(f"The gradient of the prior is not finite at step {step}; lower the learning rates.")
         optimiser.step()
         recent.append(total)
+        advance(step)
         if step % every == 0 or step == settings.steps:
             record({"step": step, "split": "train", "loss": sum(recent) / len(recent)})
             for line in validate(learner, validation):

@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.core.adapt import adapt_and_keep
+from e3bm.core.adapt import adapt, adapt_and_keep
 from e3bm.core.context import Basis, Context, query_entropies
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
 from e3bm.core.learner import MetaLearner
 from e3bm.core.schedules import Generated
 from e3bm.episode import TaskBatch
+from e3bm.fewshot.adapted import AdaptedHead
 from e3bm.fewshot.principal_head import LARGEST_LOSS
 from e3bm.fewshot.prior import HIDDEN, PrincipalMethod
 from e3bm.fewshot.task_stats import TaskStats
@@ -98,7 +99,7 @@ class BatchObservation:
         return self._cosine.query_scores()
 
     def scalars(self) -> Float[Tensor, "T 9"]:
-        """Log gradient norm, support loss, entropies of the batch (in units of log W), and the facts of the task."""
+        """Log gradient norm, loss of the class means, entropies of the batch (in units of log W), the task's facts."""
         unit_loss = math.log(self._head.alone.shape[-1])
         each, of_mean = query_entropies(self.query_scores())
         moving = [
@@ -131,20 +132,32 @@ class BatchMethod(nn.Module):
             head, space = method.open(batch)
             trace, ensemble = adapt_and_keep(head, inductive.hyperprior, inductive.epochs)
             weight = head.collapse(ensemble).weight
-            support = space(batch.support) * batch.mask.unsqueeze(-1)
-        return self.on_top(batch, support, space(batch.query), weight, trace.scores, head.facts)
+            means = head.means @ head.principal.axes.mT
+        return self.on_top(space(batch.query), means, weight, trace.scores, head.facts)
 
     def on_top(
         self,
-        batch: TaskBatch,
-        support: Float[Tensor, "T S D"],
         query: Float[Tensor, "T Q D"],
+        means: Float[Tensor, "T W D"],
         weight: Float[Tensor, "T W D"],
         alone: Float[Tensor, "T Q W"],
         facts: Float[Tensor, "T F"],
     ) -> BatchHead:
-        """The same for heads that are fitted already; features are in the support space."""
-        return BatchHead(self.sib.problem(batch, support, query, unit(weight)), alone, facts)
+        """The moves for heads that are fitted: of the support only the class means are asked for, one of each class."""
+        labels = torch.arange(means.shape[1]).expand(len(means), -1)
+        batch = TaskBatch(means, labels, query, None, means.shape[1])
+        return BatchHead(self.sib.problem(batch, means, query, unit(weight)), alone, facts)
+
+
+@torch.no_grad()
+def scores_together(learner: MetaLearner, head: AdaptedHead, placed: Float[Tensor, "Q D"]) -> Float[Tensor, "Q W"]:
+    """Scores of examples that are used together, by a fitted head; they are in its support space."""
+    method = learner.method
+    assert isinstance(method, BatchMethod)
+    one = lambda values: values.unsqueeze(0)
+    alone = head.scores(placed)
+    problem = method.on_top(one(placed), one(head.means), one(head.weight), one(alone), one(head.facts))
+    return adapt(problem, learner.hyperprior, learner.epochs).scores[0]
 
 
 def build_batch_prior(inductive: MetaLearner, *, epochs: int = EPOCHS, seed: int = 0) -> MetaLearner:
