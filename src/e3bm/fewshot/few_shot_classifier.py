@@ -105,10 +105,8 @@ class FewShotClassifier:
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
-        fitted, some = self.fitted, as_photos(photos)[0]
-        if not some:
-            return np.empty((0, len(fitted.classes)))
-        return fitted.classifier.probabilities(self.extractor(some))
+        found = self.predict(as_photos(photos)[0])
+        return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(self.classes))
 
     def influences(self, photo: Photo) -> tuple[Influence, ...]:
         """How much each labelled photo spoke for the class that is predicted, the largest first."""
@@ -134,9 +132,27 @@ class FewShotClassifier:
         cls, path: str | Path, *, backbone: BackboneChoice = None, prior: str | Path | None = None
     ) -> "FewShotClassifier":
         """A classifier from a file; a network that no file can rebuild is given as ``backbone``."""
-        about, tensors = read_model(Path(path))
-        fitted = fitted_of(Path(path), about, tensors)
-        extractor = restored(Path(path), *origin_of(Path(path), about), tensors, backbone)
+        return cls._loaded(Path(path), None, backbone, prior)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        content: bytes,
+        *,
+        name: str = "The model",
+        backbone: BackboneChoice = None,
+        prior: str | Path | None = None,
+    ) -> "FewShotClassifier":
+        """The same from the content of a file, of which errors speak as ``name``."""
+        return cls._loaded(Path(name), content, backbone, prior)
+
+    @classmethod
+    def _loaded(
+        cls, path: Path, content: bytes | None, backbone: BackboneChoice, prior: str | Path | None
+    ) -> "FewShotClassifier":
+        about, tensors = read_model(path, content)
+        fitted = fitted_of(path, about, tensors)
+        extractor = restored(path, *origin_of(path, about), tensors, backbone)
         options = fitted.classifier.options
         model = cls(
             extractor,
@@ -190,6 +206,11 @@ class FewShotClassifier:
             support.classes, found, support, prior.digest, self.prior_path is not None, (*notes, *support.notes())
         )
         return self
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it knows any classes."""
+        return self._fitted is not None
 
     @property
     def fitted(self) -> FittedPhotos:

@@ -78,26 +78,29 @@ def model_bytes(extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_suppo
         tensors |= {f"backbone.{name}": value for name, value in extractor.network.state_dict().items()}
     # Copies: safetensors refuses tensors that share memory.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    text = json.dumps(about, sort_keys=True, ensure_ascii=False)
-    return safetensors.torch.save(plain, {ABOUT: text, DIGEST: content_digest(text, plain)})
+    # One entry only: safetensors writes several in any order, and the same model should have the same bytes.
+    return safetensors.torch.save(plain, {ABOUT: _text({**about, DIGEST: content_digest(about, plain)})})
 
 
-def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file says and holds, after everything that can be checked without a backbone was checked."""
-    texts, tensors = _content(path)
+def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says and holds, after everything that can be checked without a backbone was checked.
+
+    Where its ``content`` is given, nothing is opened and ``path`` is only what errors call it.
+    """
+    texts, tensors = _content(path) if content is None else _content_of_bytes(path, content)
     try:
         about = json.loads(texts.get(ABOUT, "{}"))
-        found = (about.get("format"), about.get("version"))
+        form, number, digest = about.get("format"), about.get("version"), about.pop(DIGEST, None)
     except (ValueError, RecursionError, AttributeError):
-        found = (None, None)
-    if found[0] != FORMAT:
+        form = None
+    if form != FORMAT:
         raise CheckpointError(f"{path} is no model of `e3bm fit`; expected a file that it or save() wrote.")
-    if found[1] != VERSION:
+    if number != VERSION:
         raise CheckpointError(
-            f"{path} is a model file of version {found[1]}, this e3bm reads version {VERSION}; "
+            f"{path} is a model file of version {number}, this e3bm reads version {VERSION}; "
             "use the e3bm that wrote it, or fit it again."
         )
-    if texts.get(DIGEST) != content_digest(texts[ABOUT], tensors):
+    if digest != content_digest(about, tensors):
         raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
     return about, tensors
 
@@ -128,14 +131,18 @@ def origin_of(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int, s
         raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
 
 
-def content_digest(text: str, tensors: dict[str, Tensor]) -> str:
+def content_digest(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     """A name for exactly this content."""
-    digest = sha256(text.encode())
+    digest = sha256(_text(about).encode())
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _text(about: dict[str, Any]) -> str:
+    return json.dumps(about, sort_keys=True)
 
 
 def _is_ours(path: Path) -> bool:
@@ -156,4 +163,14 @@ def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     except FileNotFoundError:
         raise CheckpointError(f"There is no model file {path}; `e3bm fit PHOTOS --out {path}` makes one.") from None
     except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
+
+
+def _content_of_bytes(path: Path, content: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        tensors = safetensors.torch.load(content)
+        # The header has just been checked: its length, then JSON, in which the texts stand beside the tensors.
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return header.get("__metadata__", {}), tensors
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None

@@ -1,0 +1,45 @@
+"""`e3bm serve`."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from e3bm.cli.console import parse
+from e3bm.errors import SettingsError
+from e3bm.serving.settings import ServeSettings
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is served, and where."""
+
+    model: Annotated[Path | None, tyro.conf.Positional] = None
+    """A model of `e3bm fit` to begin with; without one the page begins empty."""
+    settings: Annotated[ServeSettings, tyro.conf.arg(name="")] = field(default_factory=ServeSettings)
+
+
+def run(words: Sequence[str]) -> int:
+    about = "An HTTP API and a page: drop photos into classes, fit, ask. Ctrl-C stops it."
+    options = parse(Options, words, "serve", about)
+    try:
+        import fastapi  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"The server needs {error.name}; run: pip install 'e3bm[serve]'") from None
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.serving.app import create_app
+    from e3bm.serving.server import serve
+
+    classifier = FewShotClassifier() if options.model is None else FewShotClassifier.load(options.model)
+    app = create_app(options.settings, classifier)
+    # A signal comes through once the server has stopped; nothing is lost by it, because nothing is kept.
+    with suppress(KeyboardInterrupt):
+        serve(app, options.settings, lambda address: print(f"Serving at {address} (Ctrl-C stops)", flush=True))
+    print("e3bm: the server has stopped.", file=sys.stderr)
+    return 0

@@ -1,0 +1,127 @@
+"""What the API says: records that become JSON and the OpenAPI document."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Record(BaseModel):
+    """What all records share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Problem(Record):
+    """Why a request was not served."""
+
+    error: str
+    """One sentence."""
+
+
+class Health(Record):
+    """Whether the server works."""
+
+    status: str = "ok"
+    fitted: bool
+    """Whether there is a classifier to ask."""
+
+
+class NewClass(Record):
+    """A class to create."""
+
+    name: str = Field(max_length=200)
+
+
+class ClassState(Record):
+    """A class and the numbers of its photos."""
+
+    id: int
+    name: str
+    photos: tuple[int, ...]
+
+
+class AddedPhotos(Record):
+    """Photos that were read."""
+
+    photos: tuple[int, ...]
+    """Their numbers, in the order in which they were sent."""
+
+
+class Doubt(Record):
+    """A labelled photo that the others contradict."""
+
+    photo: int
+    looks_like: str
+    odds: float
+    """How many times likelier the other class is."""
+
+
+class ModelState(Record):
+    """The last fit."""
+
+    classes: tuple[str, ...]
+    rates: tuple[float, ...]
+    """alpha_m of every epoch."""
+    votes: tuple[float, ...]
+    """v_m of every epoch."""
+    left_out_accuracy: float | None
+    """Share of photos that a fit without them predicts right; null with one photo a class."""
+    doubts: tuple[Doubt, ...]
+    fresh: bool
+    """False when photos were added since."""
+
+
+class Limits(Record):
+    """What the server takes."""
+
+    upload_bytes: int
+    images: int
+    pixels: int
+    photos: int
+    classes: int
+
+
+class WorkspaceState(Record):
+    """Everything but the features."""
+
+    token: str
+    """Another one when the server was started anew; numbers of photos mean nothing across starts."""
+    backbone: str
+    together: bool
+    """Whether photos can be used together."""
+    unchangeable: str | None
+    """Why classes cannot be changed, in one sentence; null where they can."""
+    classes: tuple[ClassState, ...]
+    model: ModelState | None
+    limits: Limits
+
+
+class Influence(Record):
+    """How much a photo of the classes speaks for or against a prediction."""
+
+    photo: int
+    class_name: str
+    weight: float
+    """Above 0 for, below 0 against."""
+
+
+class PhotoPrediction(Record):
+    """What is said of one photo."""
+
+    name: str
+    """The name of the file, as it was sent."""
+    label: str
+    """The most probable class."""
+    probabilities: dict[str, float]
+    unknown: bool
+    """Whether it looks like none of the classes."""
+    disagreement: float
+    """How far the epochs are from saying the same, from 0 to 1."""
+    influences: tuple[Influence, ...]
+    """The photos that mattered most, the most important first."""
+
+
+class Predictions(Record):
+    """What is said of all photos of a request."""
+
+    predictions: tuple[PhotoPrediction, ...]
+    together: bool
+    """Whether the photos were used together."""

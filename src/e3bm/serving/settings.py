@@ -1,0 +1,50 @@
+"""Where the server listens and what it refuses; imports nothing heavy, so that `e3bm serve --help` is quick."""
+
+from pydantic import Field
+
+from e3bm.settings import Settings
+
+MEGABYTE = 1_000_000
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+
+
+class ServeSettings(Settings):
+    """Address and limits of the server."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; the default is reached from this machine only."""
+    port: int = Field(default=8000, ge=0, le=65_535)
+    """The port to listen on; 0 takes a free one."""
+    names: tuple[str, ...] = ()
+    """Further host names that requests may ask for, such as that of the proxy in front; others are refused."""
+    most_upload_megabytes: float = Field(default=32, gt=0)
+    """The largest request."""
+    most_images: int = Field(default=64, ge=1)
+    """The most images in one request."""
+    most_pixels: int = Field(default=50_000_000, ge=1, le=50_000_000)
+    """The most pixels of one image."""
+    most_photos: int = Field(default=5_000, ge=2)
+    """The most photos in all classes together."""
+    most_classes: int = Field(default=200, ge=2)
+    """The most classes."""
+    in_flight: int = Field(default=64, ge=1)
+    """Requests served at once; further ones are told to come back later."""
+    memory_megabytes: float = Field(default=256, gt=0)
+    """What all uploads together may hold in memory; further ones are told to come back later."""
+    timeout: float = Field(default=60, gt=0)
+    """Seconds for a request to arrive, and again for its work; longer ones are given up."""
+    stop_timeout: int = Field(default=10, ge=1)
+    """Seconds that requests in flight are given to finish when the server is stopped."""
+
+    @property
+    def most_upload(self) -> int:
+        return int(self.most_upload_megabytes * MEGABYTE)
+
+    @property
+    def memory(self) -> int:
+        return int(self.memory_megabytes * MEGABYTE)
+
+    @property
+    def known_names(self) -> frozenset[str]:
+        """The host names that a request may carry: a page of elsewhere must not reach us by renaming itself."""
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, self.host, *self.names))

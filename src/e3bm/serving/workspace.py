@@ -1,0 +1,145 @@
+"""The one workspace of a server: the present snapshot, and the changes that make the next one under a lock."""
+
+import secrets
+import threading
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from e3bm.errors import DataError
+from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.prior_file import load_prior
+from e3bm.fewshot.support_set import check_class_name
+from e3bm.serving.refusals import Refusal
+from e3bm.serving.settings import ServeSettings
+from e3bm.serving.snapshot import Fit, KeptClass, KeptPhoto, Snapshot, unfitted
+
+Result = TypeVar("Result")
+
+
+class Workspace:
+    """Holds the present snapshot and makes the next."""
+
+    def __init__(self, classifier: FewShotClassifier, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.token = secrets.token_hex(8)
+        """Tells a page that the server was started anew, and its numbers with it."""
+        self._lock = threading.Lock()
+        self._last_number = 0
+        self.start = unfitted(classifier)
+        self.snapshot = self._opened(classifier)
+
+    def create_class(self, name: str) -> KeptClass:
+        """A class without photos."""
+        name = " ".join(name.split()) if name.isprintable() else name
+        check_class_name(name)
+
+        def change(now: Snapshot) -> tuple[Snapshot, KeptClass]:
+            now.check_changeable()
+            if len(now.classes) >= self.settings.most_classes:
+                raise Refusal(409, f"There are {self.settings.most_classes} classes already, the most that are kept.")
+            if any(_plain(name) == _plain(one.name) for one in now.classes):
+                raise Refusal(409, f"There is a class '{name}' already; add the photos to it or choose another name.")
+            made = KeptClass(self._number(), name)
+            return replace(now, classes=(*now.classes, made)), made
+
+        return self._change(change)
+
+    def add_photos(self, number: int, features: Sequence[np.ndarray], seen_by: Snapshot) -> tuple[int, ...]:
+        """Keep the features of photos, which were computed with the backbone of ``seen_by``."""
+
+        def change(now: Snapshot) -> tuple[Snapshot, tuple[int, ...]]:
+            one = now.find(number)
+            if now.empty.extractor is not seen_by.empty.extractor:
+                raise Refusal(409, "Another model was opened meanwhile; add the photos again.")
+            if now.photo_count + len(features) > self.settings.most_photos:
+                raise Refusal(409, f"{self.settings.most_photos} photos in all classes together are the most.")
+            made = tuple(KeptPhoto(self._number(), row) for row in features)
+            changed = now.changed(replace(one, photos=(*one.photos, *made)))
+            return changed, tuple(photo.number for photo in made)
+
+        return self._change(change)
+
+    def remove_photo(self, number: int, photo: int) -> None:
+        """Forget one photo, and the fit with it."""
+
+        def change(now: Snapshot) -> tuple[Snapshot, None]:
+            one = now.find(number)
+            left = tuple(kept for kept in one.photos if kept.number != photo)
+            if len(left) == len(one.photos):
+                raise Refusal(404, f"The class '{one.name}' has no photo with the number {photo}.")
+            return replace(now.changed(replace(one, photos=left)), fit=None), None
+
+        self._change(change)
+
+    def forget_class(self, number: int) -> None:
+        """Forget a class and its photos, and the fit with them."""
+
+        def change(now: Snapshot) -> tuple[Snapshot, None]:
+            gone = now.find(number)
+            left = tuple(one for one in now.classes if one is not gone)
+            fit = now.fit if not gone.photos else None
+            return replace(now, classes=left, fit=fit, version=now.version + bool(gone.photos)), None
+
+        self._change(change)
+
+    def fit(self) -> Fit:
+        """Fit to the photos as they are now; photos that are added meanwhile make the fit out of date."""
+        before = self.snapshot
+        before.check_changeable()
+        # The order that a support set has: classes by name.
+        filled = sorted((one for one in before.classes if one.photos), key=lambda one: one.name)
+        classifier = unfitted(before.empty).fit_features(
+            {one.name: np.stack([photo.features for photo in one.photos]) for one in filled}
+        )
+        photos = tuple((photo.number, one.name) for one in filled for photo in one.photos)
+
+        def change(now: Snapshot) -> tuple[Snapshot, Fit]:
+            if {number for number, _ in photos} - {photo.number for one in now.classes for photo in one.photos}:
+                raise Refusal(409, "Photos were removed while the classifier was fitted; fit again.")
+            made = Fit(classifier, photos, before.version)
+            return replace(now, fit=made), made
+
+        return self._change(change)
+
+    def open(self, classifier: FewShotClassifier) -> None:
+        """Replace everything by a model."""
+        self._change(lambda now: (self._opened(classifier), None))
+
+    def clear(self) -> None:
+        """Forget everything; the backbone is again the one the server was started with."""
+        self._change(lambda now: (Snapshot(self.start), None))
+
+    def _opened(self, classifier: FewShotClassifier) -> Snapshot:
+        empty = unfitted(classifier)
+        if not classifier.is_fitted:
+            return Snapshot(empty)
+        try:
+            # The empty name is nobody's: this only asks whether a class could be added.
+            shots = classifier.fitted.changeable("", load_prior(classifier.prior_path), known=False)
+        except DataError as reason:
+            return Snapshot(empty, fit=Fit(classifier, (), 0), unchangeable=str(reason))
+        # Copies: what is forgotten later must not live on in an array that others share.
+        classes = tuple(
+            KeptClass(self._number(), name, tuple(KeptPhoto(self._number(), row.copy()) for row in some.features))
+            for name, some in shots.items()
+        )
+        photos = tuple((photo.number, one.name) for one in classes for photo in one.photos)
+        return Snapshot(empty, classes, Fit(classifier, photos, 0))
+
+    def _change(self, change: Callable[[Snapshot], tuple[Snapshot, Result]]) -> Result:
+        with self._lock:
+            self.snapshot, result = change(self.snapshot)
+            return result
+
+    def _number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+
+def _plain(name: str) -> str:
+    """Equal for names that a person cannot tell apart."""
+    return unicodedata.normalize("NFC", name).casefold()

@@ -1,0 +1,175 @@
+"""The API as a program uses it: classes in, predictions out."""
+
+import io
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+from PIL import Image
+
+CHARACTERS = ("g", "&", "Ж")
+
+
+def test_health_tells_whether_there_is_a_classifier(visitor) -> None:
+    assert visitor.get("/health").json() == {"status": "ok", "fitted": False}
+    visitor.teach("g", "&")
+    visitor.post("/fit")
+    assert visitor.get("/health").json() == {"status": "ok", "fitted": True}
+
+
+def test_openapi_describes_every_route_and_the_forms(visitor) -> None:
+    document = visitor.get("/openapi.json").json()
+    assert document["info"]["version"] == version("e3bm")
+    assert set(document["paths"]) == {
+        "/health", "/metrics", "/workspace", "/classes", "/classes/{number}", "/classes/{number}/photos",
+        "/classes/{number}/photos/{photo}", "/fit", "/predict", "/model",
+    }  # fmt: skip
+    form = document["paths"]["/predict"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert set(form["properties"]) == {"photos", "together"}
+
+
+def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> None:
+    visitor.teach(*CHARACTERS)
+    assert visitor.post("/fit").status_code == 200
+    asked = [glyph_png(character, number) for character in CHARACTERS for number in (7, 8)]
+    told = visitor.photos("/predict", *asked).json()["predictions"]
+    in_python = quick().fit({name: [glyph_png(name, number) for number in range(4)] for name in CHARACTERS})
+    for one, expected in zip(told, in_python.predict(asked), strict=True):
+        assert one["label"] == expected.label
+        assert one["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
+        assert (one["unknown"], one["disagreement"]) == (expected.unknown, pytest.approx(expected.disagreement))
+
+
+def test_the_workspace_shows_rates_votes_and_whether_the_fit_is_fresh(visitor, glyph_png) -> None:
+    numbers = visitor.teach("g", "&")
+    fitted = visitor.post("/fit").json()
+    assert fitted["fresh"]
+    assert fitted["classes"] == ["&", "g"]
+    assert len(fitted["rates"]) == len(fitted["votes"]) > 1
+    visitor.photos(f"/classes/{numbers['g']}/photos", glyph_png("g", 9))
+    assert not visitor.get("/workspace").json()["model"]["fresh"]
+    assert visitor.post("/fit").json()["fresh"]
+
+
+def test_a_class_is_added_later_and_forgotten(visitor, glyph_png) -> None:
+    numbers = visitor.teach("g", "&")
+    visitor.post("/fit")
+    numbers |= visitor.teach("Ж")
+    visitor.post("/fit")
+    (told,) = visitor.photos("/predict", glyph_png("Ж", 8)).json()["predictions"]
+    assert told["label"] == "Ж"
+    assert visitor.delete(f"/classes/{numbers['Ж']}").status_code == 204
+    # What was learned from a forgotten class is gone at once.
+    assert visitor.photos("/predict", glyph_png("Ж", 8)).status_code == 409
+    assert visitor.post("/fit").json()["classes"] == ["&", "g"]
+
+
+def test_a_photo_is_removed_and_the_fit_equals_one_without_it(visitor, glyph_png) -> None:
+    numbers = visitor.teach("g", "&")
+    without = visitor.post("/fit").json()
+    (extra,) = visitor.photos(f"/classes/{numbers['g']}/photos", glyph_png("Ж", 1)).json()["photos"]
+    assert visitor.post("/fit").json()["rates"] != without["rates"]
+    assert visitor.delete(f"/classes/{numbers['g']}/photos/{extra}").status_code == 204
+    assert visitor.get("/workspace").json()["model"] is None
+    assert visitor.post("/fit").json()["rates"] == without["rates"]
+
+
+def test_a_wrong_label_is_pointed_out(visitor) -> None:
+    dark, light = (visitor.post("/classes", json={"name": name}).json()["id"] for name in ("dark", "light"))
+    visitor.photos(f"/classes/{dark}/photos", *[speckled(50, seed) for seed in range(8)])
+    visitor.photos(f"/classes/{light}/photos", *[speckled(200, seed) for seed in range(8)])
+    (wrong,) = visitor.photos(f"/classes/{dark}/photos", speckled(200, 9)).json()["photos"]
+    doubts = visitor.post("/fit").json()["doubts"]
+    assert [(doubt["photo"], doubt["looks_like"]) for doubt in doubts] == [(wrong, "light")]
+
+
+def speckled(level: int, seed: int) -> bytes:
+    """A PNG that is dark on the left and of this level on the right, with some noise."""
+    pixels = np.full((28, 28), 50.0)
+    pixels[:, 14:] = level
+    pixels += np.random.default_rng(seed).normal(0, 8, pixels.shape)
+    written = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(written, "PNG")
+    return written.getvalue()
+
+
+def test_empty_classes_wait_until_they_have_photos(visitor) -> None:
+    visitor.teach("g", "&")
+    visitor.post("/classes", json={"name": "later"})
+    assert visitor.post("/fit").json()["classes"] == ["&", "g"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "status", "words"),
+    [
+        (lambda visitor: visitor.post("/fit"), 422, "two or more classes"),
+        (lambda visitor: visitor.photos("/predict", b"x"), 409, "fit it first"),
+        (lambda visitor: visitor.get("/model"), 409, "fit it first"),
+        (lambda visitor: visitor.photos("/classes/999/photos", b"x"), 404, "999"),
+        (lambda visitor: visitor.delete("/classes/999"), 404, "999"),
+        (lambda visitor: visitor.post("/classes", json={"name": " "}), 422, "visible"),
+        (lambda visitor: visitor.post("/classes", json={"name": "two\nlines"}), 422, "line breaks"),
+        (lambda visitor: visitor.post("/classes", json={"name": "x" * 999}), 422, "name"),
+        (lambda visitor: visitor.post("/classes", json={"nom": "x"}), 422, "name"),
+        (lambda visitor: visitor.post("/classes", content=b'{"\\ud800": 1}'), 422, ""),
+        (lambda visitor: visitor.post("/predict"), 409, "fit it first"),
+        (lambda visitor: visitor.get("/nothing/../../etc/passwd"), 404, "nothing at this address"),
+        (lambda visitor: visitor.put("/health"), 405, "method"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(visitor, ask: Callable, status: int, words: str) -> None:
+    answer = ask(visitor)
+    assert answer.status_code == status, answer.text
+    assert set(answer.json()) == {"error"}
+    told = answer.json()["error"]
+    assert words in told
+    assert told.endswith(".")
+    assert "\n" not in told
+
+
+def test_names_that_look_the_same_are_one_class(visitor) -> None:
+    assert visitor.post("/classes", json={"name": "Caf\u00e9"}).status_code == 201
+    for same in ("Cafe\u0301", " Café ", "CAFÉ"):
+        assert visitor.post("/classes", json={"name": same}).status_code == 409
+
+
+def test_a_bad_photo_is_named_and_nothing_is_kept_of_its_request(visitor, glyph_png) -> None:
+    number = visitor.post("/classes", json={"name": "g"}).json()["id"]
+    answer = visitor.photos(f"/classes/{number}/photos", glyph_png("g", 1), b"no image at all")
+    assert answer.status_code == 422
+    assert "1.png" in answer.json()["error"]
+    assert visitor.get("/workspace").json()["classes"][0]["photos"] == []
+
+
+def test_predictions_go_on_while_fits_are_made(visitor, glyph_png) -> None:
+    visitor.teach(*CHARACTERS, shots=8)
+    first = visitor.post("/fit").json()
+    asked = glyph_png("Ж", 9)
+    expected = visitor.photos("/predict", asked).json()
+    done = threading.Event()
+
+    def fit_again() -> list[dict]:
+        found = [visitor.post("/fit").json() for _ in range(6)]
+        done.set()
+        return found
+
+    with ThreadPoolExecutor(5) as threads:
+        fits = threads.submit(fit_again)
+        answers = [threads.submit(visitor.photos, "/predict", asked) for _ in range(24)]
+        assert all(answer.result().json() == expected for answer in answers)
+        assert all(fit == first for fit in fits.result())
+    assert done.is_set()
+
+
+def test_metrics_count_requests_errors_and_memory(visitor) -> None:
+    visitor.get("/nothing")
+    lines = dict(line.rsplit(" ", 1) for line in visitor.get("/metrics").text.splitlines() if line[0] != "#")
+    assert int(lines['e3bm_requests_total{method="GET",route="other",status="404"}']) >= 1
+    assert int(lines["e3bm_errors_total"]) == 0
+    assert int(lines["e3bm_requests_in_flight"]) == 1
+    assert int(lines["process_resident_memory_bytes"]) > 10_000_000
+    total = sum(int(value) for name, value in lines.items() if name.startswith("e3bm_requests_total"))
+    assert int(lines['e3bm_request_seconds_bucket{le="+Inf"}']) == int(lines["e3bm_request_seconds_count"]) == total

@@ -1,0 +1,265 @@
+"""What is refused: too much, too many, too slow, from elsewhere; and what never touches the disk."""
+
+import io
+import socket
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from torch import nn
+
+from e3bm.errors import SettingsError
+from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.serving.headers import HEADERS
+from e3bm.serving.server import listening
+from e3bm.serving.settings import ServeSettings
+
+
+class Stoppable(nn.Module):
+    """Gives features once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may, self.entered = threading.Event(), threading.Event()
+
+    def forward(self, images):
+        self.entered.set()
+        assert self.may.wait(30)
+        return images.mean((2, 3))
+
+
+def stoppable() -> tuple[FewShotClassifier, Stoppable]:
+    network = Stoppable()
+    network.may.set()
+    return FewShotClassifier(network, pipeline="resize 8, normalise none"), network
+
+
+def noise(side: int, seed: int = 0) -> bytes:
+    """A PNG that cannot be compressed, of about 3 x side x side bytes."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    written = io.BytesIO()
+    Image.fromarray(pixels).save(written, "PNG")
+    return written.getvalue()
+
+
+def test_size_count_pixels_classes_and_photos_are_limited(serve_with, glyph_png) -> None:
+    with serve_with(
+        most_upload_megabytes=0.1, most_images=3, most_pixels=1000, most_photos=3, most_classes=2
+    ) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        place, small = f"/classes/{number}/photos", glyph_png("g", 0)
+        assert visitor.photos(place, noise(200)).status_code == 413
+        assert "0.1 MB" in visitor.photos(place, noise(200)).json()["error"]
+        assert "784" not in visitor.photos(place, glyph_png("g", 0, 2)).json()["error"]
+        assert visitor.photos(place, glyph_png("g", 0, 2)).status_code == 413
+        assert visitor.photos(place, *[small] * 4).status_code == 400
+        assert visitor.photos(place, *[small] * 3).status_code == 201
+        assert "3 photos" in visitor.photos(place, small).json()["error"]
+        assert visitor.post("/classes", json={"name": "b"}).status_code == 201
+        assert visitor.post("/classes", json={"name": "c"}).status_code == 409
+
+
+def test_a_body_without_a_length_is_cut_off_at_the_limit(serve_with) -> None:
+    def endless():
+        for _ in range(1000):
+            yield b"x" * 10_000
+
+    with serve_with(most_upload_megabytes=0.1) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        kinds = {"Content-Type": "multipart/form-data; boundary=b"}
+        answer = visitor.post(f"/classes/{number}/photos", content=endless(), headers=kinds)
+        assert answer.status_code in (400, 413)
+        assert visitor.post("/classes", content=endless()).status_code == 413
+
+
+def test_a_request_that_never_ends_is_given_up(serve_with) -> None:
+    with serve_with(timeout=0.3) as visitor:
+        place = urlsplit(str(visitor.base_url))
+        with socket.create_connection((place.hostname, place.port), timeout=20) as line:
+            line.sendall(
+                b"POST /classes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                b'Content-Length: 100\r\n\r\n{"name'
+            )
+            assert line.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_too_many_at_once_are_told_to_come_back(serve_with, glyph_png) -> None:
+    classifier, network = stoppable()
+    with serve_with(classifier, in_flight=2) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        network.may.clear()
+        sent = [
+            threading.Thread(target=visitor.photos, args=(f"/classes/{number}/photos", glyph_png("g", 0)))
+            for _ in range(2)
+        ]
+        for one in sent:
+            one.start()
+        try:
+            for _ in range(500):
+                if "in_flight 3" in visitor.get("/metrics").text:
+                    break
+                time.sleep(0.01)
+            refused = visitor.get("/workspace")
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert visitor.get("/health").status_code == 200
+        finally:
+            network.may.set()
+            for one in sent:
+                one.join(30)
+        assert len(visitor.get("/workspace").json()["classes"][0]["photos"]) == 2
+
+
+def test_work_that_takes_too_long_is_given_up_and_the_rest_goes_on(serve_with, glyph_png) -> None:
+    classifier, network = stoppable()
+    with serve_with(classifier, timeout=1) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        network.may.clear()
+        refused = visitor.photos(f"/classes/{number}/photos", glyph_png("g", 0))
+        assert refused.status_code == 503
+        assert "longer than 1 second" in refused.json()["error"]
+        network.may.set()
+        for _ in range(20):
+            if visitor.photos(f"/classes/{number}/photos", glyph_png("g", 1)).status_code == 201:
+                break
+        assert len(visitor.get("/workspace").json()["classes"][0]["photos"]) == 1
+
+
+def test_uploads_together_may_hold_so_much_memory(serve_with) -> None:
+    with serve_with(memory_megabytes=0.05) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        assert visitor.photos(f"/classes/{number}/photos", noise(200)).status_code == 503
+        assert visitor.photos(f"/classes/{number}/photos", noise(50)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://[broken"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_other_sites_change_nothing(visitor, headers) -> None:
+    for method, place in (("POST", "/classes"), ("DELETE", "/workspace"), ("POST", "/fit"), ("PUT", "/model")):
+        answer = visitor.request(method, place, headers=headers)
+        assert answer.status_code == 403
+        assert "another site" in answer.json()["error"]
+
+
+def test_our_own_page_may_change_things(visitor, address) -> None:
+    headers = {"Origin": address, "Sec-Fetch-Site": "same-origin"}
+    assert visitor.post("/classes", json={"name": "g"}, headers=headers).status_code == 201
+
+
+@pytest.mark.parametrize("host", ["elsewhere.example", "127.0.0.1.elsewhere.example:80", "", "[", "a:b:c"])
+def test_other_host_names_are_refused(visitor, host) -> None:
+    answer = visitor.get("/workspace", headers={"Host": host})
+    assert answer.status_code in (400, 421)
+
+
+def test_further_names_are_allowed(serve_with) -> None:
+    with serve_with(names=("photos.example",)) as visitor:
+        for host in ("photos.example", "photos.example:8443", "localhost:80", "[::1]:80"):
+            assert visitor.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_every_answer_carries_the_headers(visitor) -> None:
+    for answer in (
+        visitor.get("/"),
+        visitor.get("/nothing"),
+        visitor.get("/", headers={"Host": "elsewhere.example"}),
+        visitor.post("/classes", headers={"Origin": "null"}),
+        visitor.post("/fit"),
+    ):
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value
+    assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+def test_a_defect_is_a_sentence_with_the_headers(serve_with, glyph_png, caplog) -> None:
+    class Broken(nn.Module):
+        def forward(self, images):
+            raise ZeroDivisionError
+
+    with serve_with(FewShotClassifier(Broken(), pipeline="resize 8, normalise none")) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        answer = visitor.photos(f"/classes/{number}/photos", glyph_png("g", 0))
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "This is a defect of e3bm; the server's log says where."}
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert "e3bm_errors_total 1" in visitor.get("/metrics").text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_nothing_of_a_photo_is_written_to_disk(visitor, tmp_path, monkeypatch) -> None:
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    opened: list[str] = []
+
+    def refuse(*arguments, **options):
+        opened.append("a temporary file")
+        raise OSError("no temporary files here")
+
+    for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp"):
+        monkeypatch.setattr(tempfile, name, refuse)
+    large = noise(1200)
+    assert len(large) > 4_000_000
+    watched = Watch(tmp_path)
+    with watched:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        assert visitor.photos(f"/classes/{number}/photos", large, large).status_code == 201
+        other = visitor.post("/classes", json={"name": "b"}).json()["id"]
+        assert visitor.photos(f"/classes/{other}/photos", noise(1200, 1)).status_code == 201
+        visitor.post("/fit")
+        assert visitor.photos("/predict", large).status_code == 200
+    assert opened == []
+    assert watched.seen == set()
+
+
+class Watch:
+    """Looks at a folder all the time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seen, self._stop = folder, set(), threading.Event()
+
+    def __enter__(self) -> None:
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def __exit__(self, *error) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.002):
+            self.seen |= set(self.folder.iterdir())
+
+
+def test_a_port_that_is_taken_is_a_sentence(address) -> None:
+    port = urlsplit(address).port
+    with pytest.raises(SettingsError, match=f"port {port}"):
+        listening(ServeSettings(port=port))
+
+
+def test_a_client_that_leaves_harms_nobody(visitor, address) -> None:
+    place = urlsplit(address)
+    number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+    with socket.create_connection((place.hostname, place.port), timeout=20) as line:
+        head = f"POST /classes/{number}/photos HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999\r\n"
+        line.sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n".encode())
+    for _ in range(200):
+        metrics = httpx.get(f"{address}/metrics").text
+        if "in_flight 1\n" in metrics:
+            break
+        time.sleep(0.01)
+    assert "in_flight 1\n" in metrics
+    assert 'status="500"' not in metrics
