@@ -76,5 +76,9 @@ def predictions(
 ) -> list[Prediction]:
     """What a fit says of features; ``coverage`` asks for prediction sets too."""
     rows = feature_table(features, fitted.classifier.head.feature_size)
-    sets = None if coverage is None else fitted.classifier.sets(rows, coverage)
-    return prediction_list(fitted.classes, fitted.classifier.predict(rows), sets)
+    found = []
+    # Row by row: in a product of matrices the last bits of a row depend on how many rows there are.
+    for row in rows[:, None]:
+        sets = None if coverage is None else fitted.classifier.sets(row, coverage)
+        found += prediction_list(fitted.classes, fitted.classifier.predict(row), sets)
+    return found
