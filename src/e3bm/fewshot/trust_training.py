@@ -1,7 +1,7 @@
 """Finding the numbers of a TrustPrior: many tasks of classes that the prior was not trained on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ NOTHING = Curve((1.0,), (0.0,))
 class TrustTask:
     """A fitted task with examples of its classes and of others."""
 
+    pool: str
     shots: int
     head: AdaptedHead
     held_out: HeldOut | None
@@ -70,6 +71,7 @@ def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random
     known, other = (head.space(rows([part[shots:] for part in half])) for half in (drawn[:ways], drawn[ways:]))
     query_labels = torch.cat([torch.full((len(part) - shots,), way) for way, part in enumerate(drawn[:ways])])
     return TrustTask(
+        pool.name,
         shots,
         head,
         held_out,
@@ -82,7 +84,11 @@ def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random
 
 
 def _with_temperatures(tasks: Sequence[TrustTask]) -> TrustPrior:
-    """For every number of shots the offset and slope under which the queries are most likely."""
+    """For every number of shots an offset and a slope under which the queries are likely.
+
+    Of the slopes that are as good as the best, up to a standard error over pools, the smallest is taken: what leaving
+    out says has to be worth it on features of all kinds before a fit listens to it.
+    """
     offsets, slopes = [], []
     for shots in SHOTS:
         group = [task for task in tasks if task.shots == shots]
@@ -93,13 +99,16 @@ def _with_temperatures(tasks: Sequence[TrustTask]) -> TrustPrior:
                 for task in group
             ]
         )
-        found = min(
-            (_mean_loss(curves, offset + slope * said), offset, slope)
-            for slope in (SLOPES if shots > 1 else (0.0,))
+        best_offset = lambda slope: min(  # used at once
+            (float(_losses(curves, offset + slope * said).mean()), offset)  # noqa: B023
             for offset in OFFSETS
-        )
-        offsets.append(found[1])
-        slopes.append(found[2])
+        )[1]
+        found = {slope: best_offset(slope) for slope in (SLOPES if shots > 1 else (0.0,))}
+        losses = {slope: _losses(curves, offset + slope * said) for slope, offset in found.items()}
+        best = min(losses.values(), key=lambda each: float(each.mean()))
+        slope = next(slope for slope, each in losses.items() if _as_good(each - best, [task.pool for task in group]))
+        offsets.append(found[slope])
+        slopes.append(slope)
     return TrustPrior(
         temperature_offset=Curve(SHOTS, tuple(offsets)),
         temperature_slope=Curve(SHOTS, tuple(slopes)),
@@ -113,11 +122,18 @@ def _with_temperatures(tasks: Sequence[TrustTask]) -> TrustPrior:
     )
 
 
-def _mean_loss(curves: np.ndarray, logarithms: np.ndarray) -> float:
-    """The mean over tasks of the loss at a temperature of their own, read off the curves."""
+def _losses(curves: np.ndarray, logarithms: np.ndarray) -> np.ndarray:
+    """Each task's loss at a temperature of its own, read off the curves."""
     step = float(STEPS[1] - STEPS[0])
     places = np.clip(np.rint((logarithms - float(STEPS[0])) / step), 0, len(STEPS) - 1).astype(int)
-    return float(curves[np.arange(len(curves)), places].mean())
+    return np.asarray(curves[np.arange(len(curves)), places])
+
+
+def _as_good(excess: np.ndarray, pools: Sequence[str]) -> bool:
+    """Whether losses are above others by no more than a standard error over pools."""
+    names = np.array(pools)
+    means = np.array([excess[names == name].mean() for name in dict.fromkeys(pools)])
+    return bool(means.mean() <= means.std() / max(1, len(means) - 1) ** 0.5)
 
 
 def _with_known(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
@@ -206,6 +222,4 @@ def _logistic(inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
 
 
 def _changed(trust: TrustPrior, **changes: object) -> TrustPrior:
-    from dataclasses import replace
-
     return replace(trust, **changes)  # type: ignore[arg-type]
