@@ -11,7 +11,9 @@ const MOST_ANSWERS = 30;
 let workspace = null;
 
 async function refresh() {
+  const before = workspace?.token;
   workspace = await ask("GET", "workspace");
+  if (before && before !== workspace.token) keepOnly(new Set()); // another server, whose numbers mean other photos
   const { classes, model } = workspace;
   keepOnly(new Set(classes.flatMap((one) => one.photos)));
   showClasses(classes, changed);
@@ -20,7 +22,10 @@ async function refresh() {
   byId("fit").textContent = model && !model.fresh ? "Fit again" : "Fit";
   byId("fit-state").textContent = fitState(classes, model, ready);
   byId("download").disabled = !model;
-  byId("restart").disabled = !classes.length;
+  byId("restart").disabled = !classes.length && !model;
+  byId("unchangeable").hidden = !workspace.unchangeable;
+  byId("unchangeable").textContent = workspace.unchangeable ?? "";
+  byId("new-class").hidden = Boolean(workspace.unchangeable);
   byId("together-switch").hidden = byId("together-hint").hidden = !workspace.together;
   byId("inside").hidden = !model;
   if (model) showEpochs(byId("charts"), byId("epochs"), model.rates, model.votes);
@@ -34,6 +39,7 @@ async function changed({ refit = false }) {
 }
 
 function fitState(classes, model, ready) {
+  if (workspace.unchangeable) return `The model knows ${model.classes.join(", ")}.`;
   if (!ready) return "Give at least two classes a photo each.";
   if (!model) return `${counted(classes.length, "class", "classes")} ready.`;
   if (!model.fresh) return "The photos have changed since the last fit.";
@@ -111,13 +117,16 @@ byId("new-class").addEventListener("submit", async (event) => {
   say(`The class ${made.name} is there; add its photos.`);
 });
 
+const touch = matchMedia("(any-pointer: coarse)").matches || navigator.maxTouchPoints > 0;
+document.documentElement.classList.toggle("touch", touch);
+
 byId("fit").addEventListener("click", fit);
 
 byId("open").querySelector("input").addEventListener("change", async (event) => {
   const [file] = event.target.files;
   event.target.value = "";
   if (!file) return;
-  if (workspace.classes.length && !(await confirmed("Opening a model forgets the classes that are here.", "Open"))) return;
+  if ((workspace.classes.length || workspace.model) && !(await confirmed("Opening a model forgets the classes that are here.", "Open"))) return;
   const form = new FormData();
   form.append("model", file);
   if (await told("top-error", () => ask("PUT", "model", form))) {

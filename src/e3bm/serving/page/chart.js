@@ -7,8 +7,8 @@ const WIDTH = 300, HEIGHT = 150, LEFT = 44, RIGHT = 6, TOP = 10, BOTTOM = 24;
 
 export function showEpochs(charts, table, rates, votes) {
   charts.replaceChildren(
-    chart("α, how far each epoch goes", "alpha", rates),
-    chart("v, how much its vote counts", "v", votes),
+    chart("α, the step of each epoch", "alpha", rates),
+    chart("v, the vote of each epoch", "v", votes),
   );
   const head = element("tr", {}, ...["epoch", "α", "v"].map((word) => element("th", { scope: "col" }, word)));
   const rows = rates.map((rate, epoch) => element(

@@ -71,7 +71,7 @@ function fill(card, { photos }, changed) {
       await attempt(card, () => ask("DELETE", `classes/${card.id}/photos/${photo}`));
       say(`Removed ${described}.`);
       focusClass(card.id);
-      await changed({});
+      await changed({ refit: true });
     });
     card.shown.set(photo, item);
     card.photos.append(item);

@@ -1,0 +1,209 @@
+"""The page in a real browser: by mouse, by keyboard alone, and on a phone."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+DROP = """([place, files]) => {
+  const carried = new DataTransfer();
+  for (const [name, numbers] of files) carried.items.add(new File([new Uint8Array(numbers)], name));
+  for (const kind of ["dragover", "drop"]) {
+    place.dispatchEvent(new DragEvent(kind, { dataTransfer: carried, bubbles: true, cancelable: true }));
+  }
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["sync_api.Browser"]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser, visitor, address):
+    """Opens the page in a tab of its own; whatever it complains about or fetches from elsewhere fails the test."""
+    contexts, complaints = [], []
+
+    def open_page(**options):
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda told: complaints.append(told.text) if "Content Security" in told.text else None)
+        page.on("request", lambda request: request.url.startswith((address, "blob:")) or complaints.append(request.url))
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def photos(glyph_png, character: str, *numbers: int) -> list[dict]:
+    return [
+        {"name": f"{character}{number}.png", "mimeType": "image/png", "buffer": glyph_png(character, number)}
+        for number in numbers
+    ]
+
+
+def card(page, name: str):
+    return page.get_by_role("article", name=name)
+
+
+def add_class(page, name: str, files: list[dict]) -> None:
+    page.get_by_label("New class").fill(name)
+    page.get_by_role("button", name="Add class").click()
+    page.get_by_label(f"Add photos of {name}", exact=True).set_input_files(files)
+    sync_api.expect(card(page, name).get_by_text(f"{len(files)} photos")).to_be_visible()
+
+
+def drop(page, place, files: list[dict]) -> None:
+    place.evaluate(
+        "(place, files) => (" + DROP + ")([place, files])",
+        [[one["name"], list(one["buffer"])] for one in files],
+    )
+
+
+def fit(page) -> None:
+    page.get_by_role("button", name="Fit").click()
+    sync_api.expect(page.locator("#fit-state")).to_contain_text("Fitted to")
+
+
+def test_teach_fit_ask_change_download_and_open(opened, glyph_png, visitor, quick, tmp_path) -> None:
+    page, expect = opened(viewport={"width": 1200, "height": 900}), sync_api.expect
+    expect(page.get_by_role("button", name="Fit")).to_be_disabled()
+    page.get_by_label("New class").fill("letter g")
+    page.get_by_role("button", name="Add class").click()
+    drop(page, card(page, "letter g").locator(".drop"), photos(glyph_png, "g", 0, 1, 2, 3))
+    expect(card(page, "letter g").locator("img.picture")).to_have_count(4)
+    add_class(page, "ampersand", photos(glyph_png, "&", 0, 1, 2, 3))
+    fit(page)
+    expect(page.locator("#charts svg")).to_have_count(2)
+    expect(page.locator("#charts svg >> nth=0 >> rect")).to_have_count(len(visitor.post("/fit").json()["rates"]))
+
+    drop(page, page.locator("#ask-drop .drop"), photos(glyph_png, "g", 8))
+    answer = page.locator("#answers > li").first
+    expect(answer.locator(".verdict strong")).to_have_text("letter g")
+    shares = [float(words.split()[0]) for words in answer.locator(".percent").all_inner_texts()]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+    assert answer.locator(".fill").first.evaluate("bar => bar.offsetWidth / bar.parentElement.offsetWidth") == (
+        pytest.approx(shares[0] / 100, abs=0.02)
+    )
+    assert answer.locator(".mattered img").count() >= 4
+
+    drop(page, page.locator("#ask-drop .drop"), photos(glyph_png, "∞", 1))
+    expect(page.locator("#answers > li")).to_have_count(2)
+    expect(page.locator("#answers > li").first.get_by_text("None of these")).to_be_visible()
+
+    add_class(page, "zhe", photos(glyph_png, "Ж", 0, 1, 2, 3))
+    expect(page.locator("#fit-state")).to_contain_text("have changed")
+    page.get_by_role("button", name="Fit again").click()
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 3 classes")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download model").click()
+    saved = tmp_path / download.value.suggested_filename
+    download.value.save_as(saved)
+    model = FewShotClassifier.load(saved, backbone=quick().extractor)
+    assert model.classes == ("ampersand", "letter g", "zhe")
+    (told,) = visitor.photos("/predict", glyph_png("Ж", 9)).json()["predictions"]
+    assert model.predict(glyph_png("Ж", 9)).probabilities == pytest.approx(told["probabilities"], abs=1e-5)
+
+    card(page, "zhe").get_by_role("button", name="Forget").click()
+    page.get_by_role("button", name="Keep").click()
+    expect(card(page, "zhe")).to_be_visible()
+    card(page, "zhe").get_by_role("button", name="Forget").click()
+    page.locator("#confirm-yes").click()
+    expect(card(page, "zhe")).to_have_count(0)
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
+
+    page.locator("#open input").set_input_files(saved)
+    page.locator("#confirm-yes").click()
+    expect(card(page, "zhe").locator(".photo")).to_have_count(4)
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 3 classes")
+
+
+def test_what_is_wrong_is_said_where_it_was_done(opened, glyph_png) -> None:
+    page, expect = opened(), sync_api.expect
+    bad = {"name": "bad.png", "mimeType": "image/png", "buffer": b"no image"}
+    page.get_by_label("New class").fill("letter g")
+    page.get_by_role("button", name="Add class").click()
+    page.get_by_label("Add photos of letter g", exact=True).set_input_files([*photos(glyph_png, "g", 0), bad])
+    expect(card(page, "letter g").get_by_role("alert")).to_contain_text("bad.png cannot be used")
+    expect(card(page, "letter g").get_by_text("1 photo", exact=True)).to_be_visible()
+    page.get_by_label("New class").fill("Letter G")
+    page.get_by_role("button", name="Add class").click()
+    expect(page.locator("#class-error")).to_contain_text("already")
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(photos(glyph_png, "g", 1))
+    expect(page.locator("#ask-error")).to_contain_text("Fit the classifier first")
+    page.locator("#open input").set_input_files({**bad, "name": "bad.e3bm"})
+    page.locator("#confirm-yes").click()
+    expect(page.locator("#top-error")).to_contain_text("bad.e3bm is no model")
+
+
+def test_everything_by_keyboard(opened, glyph_png) -> None:
+    page, expect = opened(), sync_api.expect
+    focused = "document.activeElement"
+
+    def tab_to(words: str) -> None:
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            told = page.evaluate(f"{focused}.getAttribute('aria-label') || {focused}.innerText || {focused}.id")
+            if words in told:
+                ring = page.evaluate(f"getComputedStyle({focused}.closest('label') ?? {focused}).outlineStyle")
+                assert ring != "none", f"nothing shows that '{words}' has the keyboard"
+                return
+        pytest.fail(f"Tab does not lead to '{words}'")
+
+    for name, character in (("letter g", "g"), ("ampersand", "&")):
+        if name == "letter g":
+            tab_to("class-name")
+        else:
+            page.get_by_label("New class").focus()
+        page.keyboard.type(name)
+        page.keyboard.press("Enter")
+        # The new class's own control has the keyboard next.
+        expect(page.get_by_label(f"Add photos of {name}", exact=True)).to_be_focused()
+        with page.expect_file_chooser() as chooser:
+            page.keyboard.press("Space")
+        chooser.value.set_files(photos(glyph_png, character, 0, 1, 2))
+        expect(card(page, name).get_by_text("3 photos")).to_be_visible()
+    tab_to("Fit")
+    page.keyboard.press("Enter")
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
+    tab_to("Choose photos to classify")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Space")
+    chooser.value.set_files(photos(glyph_png, "&", 7))
+    expect(page.locator("#answers > li")).to_have_count(1)
+    expect(page.get_by_role("status")).to_contain_text("ampersand")
+    page.get_by_role("button", name="Forget class ampersand").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(card(page, "ampersand")).to_be_visible()
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(opened, glyph_png) -> None:
+    page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    add_class(page, "a class with quite a long name that has to be broken somewhere", photos(glyph_png, "g", 0, 1, 2))
+    add_class(page, "ampersand", photos(glyph_png, "&", *range(7)))
+    fit(page)
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(photos(glyph_png, "g", 8))
+    sync_api.expect(page.locator("#answers > li")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.get_by_text("use the camera").first.is_visible()
+    small = page.evaluate(
+        """() => [...document.querySelectorAll("button, label.button, label.choose")]
+          .filter((one) => one.offsetParent !== null)
+          .filter((one) => one.offsetHeight < 24 || one.offsetWidth < 24).map((one) => one.textContent)"""
+    )
+    assert small == []
