@@ -12,11 +12,9 @@ from e3bm.errors import SettingsError
 from e3bm.settings import (
     HyperpriorSettings,
     MethodSettings,
-    OptimiserSettings,
     PretrainSettings,
     TestSettings,
     TrainSettings,
-    ValidationSettings,
     read_settings,
 )
 
@@ -199,6 +197,22 @@ def _paper_pretrain(method: str, backbone: str, images: dict[str, Any]) -> Pretr
     return read_settings(PretrainSettings, {**common, **recipe})
 
 
+# What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
+SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
+    "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
+    "sib": {
+        "steps": 800, "tasks": 16, "schedule": "cosine", "theta": 1e-2, "gradient_net": 1e-2, "base_rate": 1e-4,
+    },
+    # More than two cores do in a day: a run that was stopped before is reported with what it had, and can go on.
+    "maml": {"steps": 20_000, "tasks": 4},
+}  # fmt: skip
+SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
+    "mtl": {"every": 25, "episodes": 500},
+    "sib": {"every": 100, "episodes": 500},
+    "maml": {"every": 500, "episodes": 300},
+}
+
+
 def _small_presets() -> Iterator[Preset]:
     """What two cores can do: FC100 at its own 32 pixels, half-width ResNet-12."""
     data = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
@@ -234,8 +248,8 @@ def _small_preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pre
             else {"name": "conv4", "adapt": "full", "batchnorm": "batch"},
             "method": inner.model_dump(),
             "hyperprior": hyperprior_settings(method, "e3bm", kind).model_dump(),
-            "optimiser": OptimiserSettings(steps=2000, tasks=16 if deep else 4).model_dump(),
-            "validation": ValidationSettings(every=250, episodes=500).model_dump(),
+            "optimiser": SMALL_OPTIMISERS[method],
+            "validation": SMALL_VALIDATIONS[method],
         },
     )
     name = f"small-{method}-fc100-{shots}shot-{kind}"
@@ -256,7 +270,8 @@ def _variants(preset: Preset) -> Iterator[Preset]:
         about = f"{preset.about}, with the alpha' of 1e-3 that the paper states"
         yield replace(preset, name=f"{preset.name}-alpha1e-3", about=about, train=train.but(method__rate=1e-3))
     if method == "mtl" and train.backbone.name == "resnet12" and preset.name.startswith("small"):
-        changes = {"backbone__adapt": "scale_shift", "optimiser__steps": 500, "optimiser__tasks": 2}
+        changes = {"backbone__adapt": "scale_shift", "optimiser__steps": 200, "optimiser__tasks": 2}
+        changes |= {"validation__every": 50, "validation__episodes": 100}  # images, not features
         name, about = preset.name.replace("-mtl-", "-mtl-scaled-"), f"{preset.about}, scale and shift trained"
         yield replace(preset, name=name, about=about, train=train.but(**changes))
     # Figure 4 has MTL+E3BM (LSTM, inductive) as in Table 1.

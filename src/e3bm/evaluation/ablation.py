@@ -23,7 +23,7 @@ WORDS = {
     "v1": "E3BM", "v2": "learnable", "v3": "optimal", "v4": "equal",
     "a1": "E3BM", "a2": "learnable", "a3": "optimal",
 }  # fmt: skip
-SPEEDS = (PAPER_PSI_RATE, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2)
+SPEEDS = (PAPER_PSI_RATE, 1e-5, 1e-4, 1e-3, 1e-2)
 # One thing changed at a time: name, words for tables, settings.
 CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("chosen", "as chosen", {}),
@@ -38,10 +38,14 @@ CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("hidden-1", "hidden 1", {"hyperprior__hidden": 1}),
     ("hidden-32", "hidden 32", {"hyperprior__hidden": 32}),
     ("separate", "two LSTMs", {"hyperprior__separate": True}),
-    ("detach", "context detached", {"hyperprior__detach": True}),
 )  # fmt: skip
-RATES = {"mtl": (0.25, 0.5, 1.0, 2.0, 4.0), "sib": (3e-4, 1e-3, 3e-3, 1e-2), "maml": (0.01, 0.02, 0.05)}
-EPOCHS = {"mtl": (5, 10, 100), "sib": (1, 5, 8), "maml": (3, 10)}
+# What a method alone is tuned by: the setting that it is most sensitive to, and values of it.
+TUNED: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {
+    "mtl": (("method__rate",), (0.1, 0.25, 0.5, 1.0, 2.0)),
+    "sib": (("optimiser__theta", "optimiser__gradient_net"), (1e-3, 3e-3, 1e-2, 3e-2)),
+    "maml": (("method__rate",), (0.01, 0.02, 0.05)),
+}
+EPOCHS = {"mtl": (10, 100), "sib": (1, 8), "maml": (3, 10)}
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,9 @@ class Arm:
 def study_arms(study: Study, method: str = "mtl") -> tuple[Arm, ...]:
     """The arms in the order in which they can be trained; the method alone, (a4) and (v5) in one, belongs to all."""
     if study == "tuning":
-        return tuple(
-            arm for rate in RATES[method] for arm in _pair(f"rate-{rate:g}", f"rate {rate:g}", method__rate=rate)
-        )
+        names, values = TUNED[method]
+        pairs = (_pair(f"rate-{value:g}", f"rate {value:g}", **dict.fromkeys(names, value)) for value in values)
+        return tuple(arm for pair in pairs for arm in pair)
     if study == "choices":
         return (PLAIN, *(_choice_arm(*choice) for choice in CHOICES), _paper_arm(method), *_epoch_arms(method))
     if study == "hyperprior":

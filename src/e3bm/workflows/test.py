@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from e3bm.assembly import DTYPES, build_backbone, build_learner, load_backbone
+from e3bm.backbones import Backbone
 from e3bm.data.sampler import EpisodeSampler, episodes_hash
 from e3bm.engine import Engine
 from e3bm.errors import SettingsError
@@ -110,12 +111,19 @@ def _meta_trained(
     run.check_inputs(run_inputs(train, trained_on, backbone))
     exam = _open_exam(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
+    hyperprior, batchnorm, learned = train.hyperprior, train.backbone.batchnorm, _size(learner)
+    fixed = train.backbone.adapt == "scale_shift" and batchnorm in ("running", "batch_then_running")
+    if fixed:
+        # With running statistics an image has the same features in every episode, so they are computed once.
+        encoder = learner.get_submodule("method.encoder.backbone")
+        assert isinstance(encoder, Backbone)
+        backbone = encoder.to(DTYPES[train.machine.precision])
+        learner.set_submodule("method.encoder", ReadyFeatures(backbone.feature_size))
     tasks: TaskSource = (
         feature_tasks(exam.data, exam.sampler, backbone, progress, dtype, engine)
-        if train.backbone.adapt == "frozen"
+        if fixed or train.backbone.adapt == "frozen"
         else image_tasks(exam.data, exam.sampler, augment=False, dtype=dtype)
     )
-    hyperprior, batchnorm = train.hyperprior, train.backbone.batchnorm
     sees_queries = train.method.name == "sib" or (hyperprior.generated and hyperprior.setting == "transductive")
     labels = {
         "method": train.title,
@@ -129,7 +137,7 @@ def _meta_trained(
         "backbone": f"{train.backbone.name} x{train.backbone.width:g}",
         "trained_on": train.data.dataset,
         # A frozen backbone stands beside the learner, not inside it.
-        "parameters": _size(learner) + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
+        "parameters": learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
     }
     groups = group_of(train), baseline_group_of(train)
     return Subject(learner, tasks, exam, labels, train.seed, *groups, epochs=train.method.test_epochs)

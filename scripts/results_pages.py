@@ -1,0 +1,161 @@
+"""Fill the tables of README.md and docs/ from results/: every number between two markers comes from a kept run."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from e3bm.report.reproduction import _cells as reproduction_cells
+from e3bm.report.table_format import Cell, Table
+from e3bm.workflows.collect import Entry, baseline_of, collect_runs, entries
+from e3bm.workflows.reproduce import Request, kept_entries, reproduce
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path("results")
+MARK = re.compile(r"(<!-- (?P<name>[\w ./-]+) table -->\n).*?(<!-- /(?P=name) table -->)", re.S)
+Row = dict[str, Any]
+
+
+def main() -> None:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = page.read_text()
+        filled = MARK.sub(lambda found: found[1] + _table(found["name"], found[0]) + found[3], text)
+        if filled != text:
+            page.write_text(filled)
+
+
+def _table(name: str, old: str) -> str:
+    makers: dict[str, Callable[[], str]] = {
+        "fc100": _short_table,
+        "fc100 rows": _long_table,
+        "fc100 figure": lambda: _entries_table(_ablation_entries()),
+        "cross-domain": _cross_table,
+    }
+    if name in makers:
+        return makers[name]()
+    if name.startswith("study "):
+        return _entries_table(entries(collect_runs(RESULTS / "study" / name.removeprefix("study "))))
+    return "".join(old.splitlines(keepends=True)[1:-1])  # not ours to fill
+
+
+def _rows(target: str) -> list[Row]:
+    return reproduce(Request(target, dataset="fc100", results=RESULTS))  # type: ignore[arg-type]
+
+
+def _short_table() -> str:
+    """Paper and ours, 1- and 5-shot in one line."""
+    lines: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for row in [*_rows("T1"), *_rows("T2")]:
+        if row["ours"] is not None:
+            kind = row["paper_hyperprior"] if "+" in row["method"] else ""
+            lines.setdefault((row["method"], kind, row["adapted"]), {}).setdefault(row["shots"], row)
+    return Table(
+        (
+            "Method",
+            "Paper, 1-shot",
+            "Ours, 1-shot",
+            "Difference",
+            "Paper, 5-shot",
+            "Ours, 5-shot",
+            "Difference",
+            "Budget",
+        ),
+        tuple(_short_cells(key, found) for key, found in sorted(lines.items(), key=_order)),
+    ).markdown()
+
+
+def _order(item: tuple[tuple[Any, ...], dict[int, Row]]) -> tuple[Any, ...]:
+    (method, kind, adapted), _ = item
+    place = ["nearest class mean", "MAML", "MTL", "SIB"].index(method.removesuffix("+E3BM"))
+    return place, adapted, "+" in method, kind
+
+
+def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...]:
+    method, kind, adapted = key
+    words = {"scale_shift": ", scaled"}.get(adapted, "")
+    name = f"{method}{words}" + (
+        f" ({kind.replace('lstm', 'LSTM').replace('fc', 'FC').replace('-', ', ')})" if kind else ""
+    )
+    cells = [Cell(name)]
+    for shots in (1, 5):
+        row = found.get(shots)
+        if row is None:
+            cells += [Cell("–", number=True)] * 3
+            continue
+        difference = row["paired_difference"]
+        sure = difference is not None and abs(difference) > row["paired_ci"]
+        cells += [
+            Cell(f"{row['paper']:.1f}" if row["paper"] else "–", number=True),
+            Cell(f"{row['ours']:.2f} ± {row['ci']:.2f}", number=True),
+            Cell("–" if difference is None else f"{difference:+.2f} ± {row['paired_ci']:.2f}", sure, number=True),
+        ]
+    first = next(iter(found.values()))
+    seeds = len(first["seeds"])
+    return (*cells, Cell(f"{seeds} seed{'s' * (seeds > 1)}, {first['budget']}"))
+
+
+def _long_table() -> str:
+    columns = (
+        "Method",
+        "Paper's backbone",
+        "Task",
+        "Paper %",
+        "Ours %",
+        "Difference",
+        "Our backbone",
+        "Seeds",
+        "Budget",
+        "Run",
+    )
+    places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12)
+    rows = [row for target in ("T1", "T2", "S2") for row in _rows(target) if row["ours"] is not None]
+    distinct = {(row["run"], row["shots"], row["backbone"]): row for row in reversed(rows)}
+    cells = [reproduction_cells(row) for row in reversed(distinct.values())]
+    shown = [(*(each[place] for place in places[:-1]), Cell(_common(each[-1].text))) for each in cells]
+    return Table(columns, tuple(shown)).markdown()
+
+
+def _common(runs: str) -> str:
+    first, *others = runs.split(", ")
+    return re.sub(r"s\d+$", "s*", first) if others else first
+
+
+def _ablation_entries() -> list[Entry]:
+    wanted = {row["run"] for row in _rows("F4")}
+    return [each for each in kept_entries(RESULTS) if ", ".join(str(run.path) for run in each.runs) in wanted]
+
+
+def _cross_table() -> str:
+    runs = collect_runs(RESULTS, apart=("study",))
+    other = lambda row: row.get("trained_on", row["dataset"]) == "fc100" and row["dataset"] != "fc100"
+    return _entries_table([each for each in entries(runs) if other(each.rows[0])], data=True)
+
+
+def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
+    """One line per system: accuracy, difference to its own baseline, calibration, seeds."""
+    columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %", "Seeds")
+    lines = []
+    for each in sorted(found, key=lambda entry: (entry.rows[0]["dataset"], entry.rows[0]["shots"])):
+        numbers, first = each.numbers(), each.rows[0]
+        paired = each.paired(baseline_of(each, found))
+        difference, interval = paired["paired_difference"], paired["paired_ci"]
+        sure = difference is not None and abs(difference) > interval
+        mean = lambda key: sum(row[key] for row in each.rows) / len(each.rows)  # noqa: B023 - used at once
+        kind = f" ({first['hyperprior']})" if first["hyperprior"] != "none" and first["method"][-5:] == "+E3BM" else ""
+        lines.append(
+            (
+                Cell(first["method"] + kind),
+                *([Cell(f"{first['dataset']} {first['split']}")] if data else []),
+                Cell(f"{first['ways']}-way {first['shots']}-shot"),
+                Cell(f"{numbers['accuracy']:.2f} ± {numbers['ci']:.2f}", number=True),
+                Cell("–" if difference is None else f"{difference:+.2f} ± {interval:.2f}", sure, number=True),
+                Cell(f"{mean('nll'):.3f}", number=True),
+                Cell(f"{mean('ece'):.1f}", number=True),
+                Cell(", ".join(map(str, each.seeds))),
+            )
+        )
+    return Table(columns, tuple(lines)).markdown()
+
+
+if __name__ == "__main__":
+    main()
