@@ -1,0 +1,66 @@
+"""Real sentences with classes that need no download of a data set: topics of a chat corpus, docstrings of Python."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+CHAT_PACKAGE = "chatterbot_corpus"
+MOST = 60  # sentences of a class
+FEWEST = 40
+SHORTEST, LONGEST = 12, 300  # characters
+MODULES = """
+    argparse asyncio ast bdb calendar collections concurrent.futures configparser ctypes curses datetime
+    decimal difflib email fractions ftplib gettext heapq html http.client http.server imaplib importlib inspect
+    io ipaddress json locale logging mailbox mimetypes multiprocessing numbers optparse os pathlib pdb pickle
+    plistlib poplib pstats pydoc queue random re sched shelve shutil smtplib socket socketserver sqlite3 ssl
+    statistics string subprocess symtable tarfile tempfile threading tkinter tokenize traceback turtle types
+    typing unittest urllib.parse urllib.request uuid venv warnings weakref webbrowser xml.dom.minidom
+    xmlrpc.client zipfile zoneinfo
+"""
+
+
+def chat_topics() -> dict[str, list[str]]:
+    """What is said about a topic in the English part of the ChatterBot corpus (PyPI: chatterbot-corpus)."""
+    import yaml
+
+    folder = Path(str(importlib.import_module(CHAT_PACKAGE).__file__)).parent / "data" / "english"
+    found = {}
+    for path in sorted(folder.glob("*.yml")):
+        talks = yaml.safe_load(path.read_text(encoding="utf-8"))["conversations"]
+        found[path.stem] = [str(turn) for talk in talks for turn in talk]
+    return _usable(found)
+
+
+def docstring_modules() -> dict[str, list[str]]:
+    """First paragraphs of docstrings in modules of Python's own library, by module."""
+    found = {}
+    for name in MODULES.split():
+        module = importlib.import_module(name)
+        texts = []
+        for _, member in inspect.getmembers(module):
+            if str(getattr(member, "__module__", "")).partition(".")[0] != name.partition(".")[0]:
+                continue
+            texts.append(inspect.getdoc(member) or "")
+            if inspect.isclass(member):
+                texts += [inspect.getdoc(method) or "" for _, method in inspect.getmembers(member, inspect.isfunction)]
+        found[name] = [re.split(r"\n\s*\n", text.strip())[0] for text in texts]
+    return _usable(found)
+
+
+def _usable(classes: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Distinct sentences of readable length that belong to one class only; classes with enough of them."""
+    cleaned = {name: [" ".join(text.split()) for text in texts] for name, texts in classes.items()}
+    owners: dict[str, set[str]] = {}
+    for name, texts in cleaned.items():
+        for text in texts:
+            owners.setdefault(text.lower(), set()).add(name)
+    kept = {}
+    for name, texts in cleaned.items():
+        own = [
+            text for text in dict.fromkeys(texts) if SHORTEST <= len(text) <= LONGEST and len(owners[text.lower()]) == 1
+        ]
+        if len(own) >= FEWEST:
+            # Evenly over the file: neighbours are often variants of one sentence.
+            kept[name] = [own[len(own) * place // MOST] for place in range(MOST)] if len(own) > MOST else own
+    return kept

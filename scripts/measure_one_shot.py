@@ -1,0 +1,11 @@
+"""Print the values that rivals of E3BMClassifier use with one shot."""
+
+from classifier_measure.one_shot import best_values
+
+from e3bm.fewshot.prior_settings import PriorSettings
+from e3bm.tracking.progress import Silent
+from e3bm.workflows.feature_views import open_pools
+
+if __name__ == "__main__":
+    for rival, value in best_values(open_pools("val", PriorSettings(), Silent()), 6).items():
+        print(f"{rival}: {value}")
