@@ -13,7 +13,7 @@ from e3bm.errors import DataError
 from e3bm.fewshot.backbone_choice import BackboneChoice, choose_backbone
 from e3bm.fewshot.classifier import FitOptions, fit_classifier
 from e3bm.fewshot.feature_extractor import FeatureExtractor
-from e3bm.fewshot.fitted_photos import FittedPhotos, SuspiciousPhoto, predictions
+from e3bm.fewshot.fitted_photos import FittedPhotos, SuspiciousPhoto, predictions, predictions_together
 from e3bm.fewshot.influence import Influence, influences
 from e3bm.fewshot.model_file import fitted_of, model_bytes, origin_of, read_model, save_model
 from e3bm.fewshot.prediction import Prediction
@@ -102,6 +102,15 @@ class FewShotClassifier:
     ) -> list[Prediction]:
         """Predictions of features."""
         return predictions(self.fitted, features, coverage)
+
+    def predict_batch(self, photos: Iterable[Photo]) -> list[Prediction]:
+        """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
+        some = as_photos(photos)[0]
+        return self.predict_batch_features(self.extractor(some)) if some else []
+
+    def predict_batch_features(self, features: Float[np.ndarray, "N D"]) -> list[Prediction]:
+        """The same of features."""
+        return predictions_together(self.fitted, features, load_prior(self.prior_path))
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""

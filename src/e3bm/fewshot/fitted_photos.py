@@ -82,3 +82,11 @@ def predictions(
         sets = None if coverage is None else fitted.classifier.sets(row, coverage)
         found += prediction_list(fitted.classes, fitted.classifier.predict(row), sets)
     return found
+
+
+def predictions_together(
+    fitted: FittedPhotos, features: Float[np.ndarray, "N D"], prior: FewShotPrior
+) -> list[Prediction]:
+    """What a fit says of features that are used together."""
+    rows = feature_table(features, fitted.classifier.head.feature_size)
+    return prediction_list(fitted.classes, fitted.classifier.predict_together(rows, prior))

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -13,6 +13,8 @@ from e3bm.cli.prediction_table import write_csv, write_json, write_text
 from e3bm.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.prediction import Prediction
 
@@ -32,6 +34,8 @@ class Options:
     """Also print, for every photo, a set of classes that should hold the right one in this share of cases."""
     backbone: str | None = None
     """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    transductive: bool = False
+    """Use all photos together (SIB+E3BM): better with many of them, and then each prediction depends on the others."""
     json: bool = False
     """A list of {path, label, probabilities, unknown, disagreement}."""
     csv: bool = False
@@ -42,21 +46,32 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "predict", "What is on photos, how sure that is, and whether no class fits.")
     if options.json and options.csv:
         raise SettingsError("Results are printed as --json or as --csv; choose one.")
+    if options.transductive and options.coverage is not None:
+        raise SettingsError("Prediction sets (--coverage) are for photos that are looked at alone, not --transductive.")
+    import numpy as np
+
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     paths = list(_photos(options.paths))
     if not paths:
         raise DataError("There is no photo to look at; name photos or folders, or list paths on stdin with -.")
-    found = list(_predicted(model, paths, options.coverage))
-    rows = [(path, one) for path, one in found if not isinstance(one, DataError)]
-    failures = [one for _, one in found if isinstance(one, DataError)]
+    features = _features(model, paths)
+    usable = [path for path, row in zip(paths, features, strict=True) if not isinstance(row, DataError)]
+    table = [row for row in features if not isinstance(row, DataError)]
+    found: list["Prediction"] = []
+    if table and options.transductive:
+        found = model.predict_batch_features(np.stack(table))
+    elif table:
+        found = model.predict_features(np.stack(table), coverage=options.coverage)
+    rows = list(zip(usable, found, strict=True))
+    failures = [row for row in features if isinstance(row, DataError)]
     write = write_json if options.json else write_csv if options.csv else write_text
     write(model.classes, rows)
     for failure in failures:
         print(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:
-        print(f"e3bm: {len(failures)} of {len(found)} photos could not be used.", file=sys.stderr)
+        print(f"e3bm: {len(failures)} of {len(paths)} photos could not be used.", file=sys.stderr)
     return 2 if failures else 0
 
 
@@ -75,18 +90,15 @@ def _photos(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _predicted(
-    model: "FewShotClassifier", paths: Sequence[str], coverage: float | None
-) -> Iterator[tuple[str, "Prediction | DataError"]]:
+def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndarray | DataError"]:
     """Photo by photo: one that cannot be read does not stop the others."""
-    progress: Any = progress_here(quiet=len(paths) < MANY)
+    progress = progress_here(quiet=len(paths) < MANY)
     progress.begin("photos", len(paths))
+    found: list["np.ndarray | DataError"] = []
     try:
-        for done, (path, row) in enumerate(zip(paths, model.extractor.each(paths), strict=True), 1):
-            if isinstance(row, DataError):
-                yield path, row
-            else:
-                yield path, model.predict_features(row[None], coverage=coverage)[0]
-            progress.advance(done)
+        for row in model.extractor.each(paths):
+            found.append(row)
+            progress.advance(len(found))
     finally:
         progress.end()
+    return found

@@ -1,0 +1,299 @@
+"""The .e3bm file: what goes in comes out to the last bit; what is not one is refused, and nothing in it runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from e3bm import FewShotClassifier
+from e3bm.errors import CheckpointError, E3BMError
+from e3bm.fewshot.model_file import ABOUT, DIGEST, content_digest, read_model
+from e3bm.fewshot.prior_file import SHIPPED
+from e3bm.workflows.pretrain import run_pretrain
+from photo_models import CLASSES, network, picture, pictures, same_fit, support, unfitted
+from small_runs import pretrain_settings
+
+ASKED = [picture(name, number) for name in CLASSES for number in (20, 21)]
+
+
+@pytest.fixture(scope="module")
+def run(small_data, tmp_path_factory):
+    """A backbone of ours."""
+    folder = tmp_path_factory.mktemp("runs") / "pretrain"
+    run_pretrain(pretrain_settings(small_data, epochs=1), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return FewShotClassifier(run).fit(support())
+
+
+@pytest.fixture
+def file(model, tmp_path):
+    path = tmp_path / "model.e3bm"
+    model.save(path)
+    return path
+
+
+def test_a_file_holds_everything(model, file):
+    found = FewShotClassifier.load(file)
+    assert found.to_bytes() == model.to_bytes() == file.read_bytes()
+    assert found.predict(ASKED, coverage=0.9) == model.predict(ASKED, coverage=0.9)
+    assert (found.classes, found.counts, found.left_out_accuracy) == (CLASSES, model.counts, model.left_out_accuracy)
+    assert np.array_equal(found.rates, model.rates)
+    assert np.array_equal(found.votes, model.votes)
+    assert FewShotClassifier.from_bytes(file.read_bytes()).predict(ASKED) == model.predict(ASKED)
+
+
+def test_nothing_of_the_photos_is_in_the_file(run, tmp_path):
+    folder = tmp_path / "secret place"
+    for name, photos in support().items():
+        (folder / name).mkdir(parents=True)
+        for number, pixels in enumerate(photos):
+            Image.fromarray(pixels).save(folder / name / f"holiday {number}.png")
+    content = FewShotClassifier(run).fit(folder).to_bytes()
+    assert b"secret place" not in content
+    assert b"holiday" not in content
+
+
+def test_changes_after_loading_equal_a_fit_from_scratch(run, file):
+    found = FewShotClassifier.load(file).add_class("sand", pictures("sand", 2)).forget_class("sky")
+    scratch = {**support(names=("brick", "grass")), "sand": pictures("sand", 2)}
+    assert same_fit(found, FewShotClassifier(run).fit(scratch))
+
+
+def test_support_features_can_be_dropped(model, tmp_path):
+    path = tmp_path / "small.e3bm"
+    model.save(path, keep_support=False)
+    found = FewShotClassifier.load(path)
+    assert found.predict(ASKED) == model.predict(ASKED)
+    assert not any(name.startswith("support") for name in read_model(path)[1])
+    for change in (lambda: found.add_class("sand", pictures("sand", 1)), lambda: found.forget_class("sky")):
+        with pytest.raises(E3BMError, match=r"saved without the features .* cannot change its classes; fit it again"):
+            change()
+    with pytest.raises(E3BMError, match="cannot say which photos mattered"):
+        found.influences(ASKED[0])
+
+
+def test_doubtful_photos_have_numbers_for_names(run, tmp_path):
+    photos = support(6)
+    photos["grass"].insert(2, picture("sky", 50))
+    for keep in (True, False):
+        FewShotClassifier(run).fit(photos).save(tmp_path / "model.e3bm", keep_support=keep)
+        assert [one.name for one in FewShotClassifier.load(tmp_path / "model.e3bm").suspicions] == ["grass #3"]
+
+
+def test_networks_of_users_come_back_with_the_same_weights_only(tmp_path):
+    path = tmp_path / "own.e3bm"
+    own = unfitted().fit(support())
+    own.save(path)
+    with pytest.raises(CheckpointError, match=r"network of its user's own \(Conv4\).*load\(.*backbone=network\)"):
+        FewShotClassifier.load(path)
+    assert FewShotClassifier.load(path, backbone=network()).predict(ASKED) == own.predict(ASKED)
+    other = network()
+    with torch.no_grad():
+        next(iter(other.parameters())).add_(1e-3)
+    with pytest.raises(CheckpointError, match="weights are not those it was made with"):
+        FewShotClassifier.load(path, backbone=other)
+
+
+def test_a_prior_of_ones_own_is_asked_for_before_classes_change(run, tmp_path):
+    prior = tmp_path / "prior.safetensors"
+    prior.write_bytes(SHIPPED.read_bytes())
+    path = tmp_path / "model.e3bm"
+    FewShotClassifier(run, prior=prior).fit(support()).save(path)
+    assert FewShotClassifier.load(path).forget_class("sky").classes == ("brick", "grass")  # the same numbers
+    about, tensors = read_model(path)
+    about["prior"]["digest"] = "another"
+    rewrite(path, about, tensors)
+    with pytest.raises(E3BMError, match=r"prior of its own; .*prior=FILE"):
+        FewShotClassifier.load(path).forget_class("sky")
+
+
+def rewrite(path, about, tensors):
+    """A file that is whole, whatever it says."""
+    text = json.dumps({**about, DIGEST: content_digest(about, tensors)})
+    path.write_bytes(safetensors.torch.save(tensors, {ABOUT: text}))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "sentence"),
+    [
+        ("format", "else", "no model of `e3bm fit`"),
+        ("version", 2, "version 2, this e3bm reads version 1"),
+        ("classes", ["a", "b"], "cannot be used"),
+        ("classes", ["a", "b", "two\nlines"], "line breaks"),
+        ("classes", ["brick", "brick", "sky"], "cannot be used"),
+        ("classes", 3, "cannot be used"),
+        ("counts", [4, 4, 10**9], "does not fit the head"),
+        ("counts", [4, 4, -1], "numbers of photos"),
+        ("temperature", -1.0, "no usable number"),
+        ("temperature", "hot", "cannot be used"),
+        ("threshold", float("nan"), "no usable number"),
+        ("trust", {}, "cannot be used"),
+        ("options", {"recall": 7}, "recall"),
+        ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "doubts a photo"),
+        ("pipeline", "resize 1000000, centre_crop 16, normalise cifar", "not one for photos"),
+        ("pipeline", "channels 1000000, normalise none", "not one for photos"),
+        ("pipeline", "flip, normalise cifar", "not one for photos"),
+        ("pipeline", ", ".join(["invert"] * 9) + ", normalise cifar", "9 steps"),
+        ("pipeline", "nonsense", "ends with 'normalise NAME'"),
+        ("backbone.kind", "magic", "not known"),
+        ("backbone.kind", "package", "cannot be used"),
+        ("backbone.settings", {"name": "resnet12", "width": 1.0, "image_size": 16}, "do not fit a resnet12"),
+        ("backbone.settings", {"name": "nothing", "width": 1.0, "image_size": 16}, "nothing"),
+        ("backbone.settings", {"name": "conv4", "width": 1e9, "image_size": 16}, "width"),
+        ("backbone.settings", {"name": "conv4", "width": 0.25, "image_size": 10**9}, "image_size"),
+        ("backbone.digest", "0" * 64, "weights are not those"),
+        ("backbone.channels", 10**9, "do not fit"),
+        ("backbone", [], "cannot be used"),
+    ],
+)
+def test_files_that_contradict_themselves_are_refused(file, place, value, sentence):
+    about, tensors = read_model(file)
+    *groups, last = place.split(".")
+    group = about
+    for name in groups:
+        group = group[name]
+    group[last] = value
+    rewrite(file, about, tensors)
+    with pytest.raises(CheckpointError, match=sentence):
+        FewShotClassifier.load(file)
+
+
+@pytest.mark.parametrize("name", ["head.weight", "head.centre", "head.facts", "support.features"])
+def test_tensors_of_other_shapes_or_numbers_are_refused(file, name):
+    about, tensors = read_model(file)
+    for value in (tensors[name][..., :-1].contiguous(), torch.full_like(tensors[name], torch.nan)):
+        rewrite(file, about, {**tensors, name: value})
+        with pytest.raises(CheckpointError, match="cannot be used"):
+            FewShotClassifier.load(file)
+
+
+@pytest.mark.parametrize("name", ["head.weight", "misfits", "backbone.blocks.0.conv.weight"])
+def test_missing_tensors_are_refused(file, name):
+    about, tensors = read_model(file)
+    del tensors[name]
+    rewrite(file, about, tensors)
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        FewShotClassifier.load(file)
+
+
+def test_what_is_no_model_file_is_refused(file, tmp_path):
+    def refused(path, sentence):
+        with pytest.raises(CheckpointError, match=sentence):
+            FewShotClassifier.load(path)
+
+    content = file.read_bytes()
+    refused(tmp_path / "none.e3bm", r"There is no model file .* `e3bm fit PHOTOS --out .*none.e3bm` makes one")
+    refused(tmp_path, "is a folder; expected a model file")
+    for wrong in (b"", b"text", content[:100], content[:-10], content + b"more", b"\xff" * 100, b"\x80" + b"\0" * 400):
+        file.write_bytes(wrong)
+        refused(file, "no model of `e3bm fit`, or damaged")
+    safetensors.torch.save_file({"a": torch.zeros(1)}, file)
+    refused(file, "no model of `e3bm fit`")
+    refused(SHIPPED, "no model of `e3bm fit`")
+    middle = len(content) // 2
+    file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    refused(file, "damaged: its content is not what was saved")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_flipped_byte_goes_unseen(model, data):
+    content = bytearray(model.to_bytes())
+    place = data.draw(st.integers(0, min(len(content) - 1, 6000)))
+    content[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(CheckpointError):
+        FewShotClassifier.from_bytes(bytes(content))
+
+
+def test_files_of_others_are_not_written_over(model, tmp_path):
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(b"a photo")
+    with pytest.raises(CheckpointError, match="exists and is no model file; it is left alone"):
+        model.save(photo)
+    assert photo.read_bytes() == b"a photo"
+    with pytest.raises(CheckpointError, match="is a folder; give the name of a model file"):
+        model.save(tmp_path)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        model.save(photo / "inside.e3bm")
+
+
+CHAIN = """
+import json, sys
+import numpy as np, onnxruntime, torch
+torch.set_num_threads(1)
+from e3bm import FewShotClassifier
+from e3bm.fewshot.onnx_export import export_onnx
+path, photos, out = sys.argv[1:]
+model, asked = FewShotClassifier.load(path), np.load(photos)
+made = export_onnx(model, out)
+session = onnxruntime.InferenceSession(out)
+images = torch.cat([model.extractor.preprocess(photo) for photo in asked]).numpy()
+(together,) = session.run(None, {"images": images})
+(alone,) = session.run(None, {"images": images[:1]})
+about = session.get_modelmeta().custom_metadata_map
+print(json.dumps({
+    "loaded": model.predict_proba(asked).tolist(), "onnx": together.tolist(), "alone": alone.tolist(),
+    "difference": made.difference, "shape": made.input_shape, "classes": json.loads(about["classes"]),
+    "preprocessing": about["preprocessing"], "modules": "e3bm.workflows" in sys.modules,
+}))
+"""
+
+
+def same_in_a_new_process(model, asked, folder: Path):
+    """Save, load in another process, export there, and compare all three."""
+    model.save(folder / "model.e3bm")
+    np.save(folder / "asked.npy", asked)
+    words = [folder / "model.e3bm", folder / "asked.npy", folder / "model.onnx"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CHAIN, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    here = model.predict_proba(asked)
+    assert np.abs(np.array(found["loaded"]) - here).max() < 1e-6
+    assert np.abs(np.array(found["onnx"]) - here).max() < 1e-5
+    assert np.abs(np.array(found["alone"]) - here[:1]).max() < 1e-5
+    assert found["difference"] < 1e-5
+    assert tuple(found["classes"]) == model.classes
+    assert found["preprocessing"] == str(model.extractor.pipeline)
+    return found
+
+
+def test_saved_loaded_in_a_new_process_and_exported_it_says_the_same(model, tmp_path):
+    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    found = same_in_a_new_process(model, np.stack(ASKED), tmp_path)
+    assert found["shape"] == [3, 16, 16]
+
+
+@pytest.mark.slow
+def test_the_same_with_real_features_of_bird_photos(tmp_path):
+    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'pretrained' is not installed")
+    if "E3BM_TEST_DATA" not in os.environ:
+        pytest.skip("E3BM_TEST_DATA does not name the folder of real data")
+    from e3bm.data.photo import photo_pixels
+    from e3bm.data.photo_folder import photos_by_class
+
+    with photos_by_class(Path(os.environ["E3BM_TEST_DATA"]) / "birds_photos.zip") as found:
+        some = dict(list(found.items())[:3])
+        model = FewShotClassifier().fit({name: photos[:3] for name, photos in some.items()})
+        asked = [photo_pixels(photos[10])[:200, :200] for photos in some.values()]
+    same_in_a_new_process(model, np.stack(asked), tmp_path)
+    assert (tmp_path / "model.e3bm").stat().st_size < 2_000_000  # the name and digest of the weights, not the weights
