@@ -36,7 +36,9 @@ def glyph(character: str, number: int, scale: int = 1) -> bytes:
 
 
 class Visitor(httpx.Client):
-    """A client with the words of the API."""
+    """A client with the words of the API, which can tell its server to stop."""
+
+    stop: Callable[[], None]
 
     def photos(self, address: str, *contents: bytes, **fields: str) -> httpx.Response:
         """Send photos in a form."""
@@ -54,22 +56,26 @@ class Visitor(httpx.Client):
 
 
 @contextmanager
-def running(settings: ServeSettings, classifier: FewShotClassifier) -> Iterator[str]:
-    """The address of a server in a thread of its own."""
+def running(settings: ServeSettings, classifier: FewShotClassifier) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The address of a server in a thread of its own, and what tells it to stop."""
     app = create_app(settings, classifier)
     with listening(settings) as place:
         served = server(app, settings)
         thread = threading.Thread(target=served.run, kwargs={"sockets": [place]})
         thread.start()
+
+        def stop() -> None:
+            served.should_exit = True
+
         try:
             for _ in range(1000):
                 if served.started:
                     break
                 time.sleep(0.01)
             assert served.started, "the server did not start within 10 seconds"
-            yield f"http://127.0.0.1:{place.getsockname()[1]}"
+            yield f"http://127.0.0.1:{place.getsockname()[1]}", stop
         finally:
-            served.should_exit = True
+            stop()
             thread.join(30)
     assert not thread.is_alive()
 
@@ -77,7 +83,7 @@ def running(settings: ServeSettings, classifier: FewShotClassifier) -> Iterator[
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A server with the usual limits, one for all tests of a file."""
-    with running(ServeSettings(port=0), quick_classifier()) as found:
+    with running(ServeSettings(port=0), quick_classifier()) as (found, _):
         yield found
 
 
@@ -96,7 +102,11 @@ def serve_with() -> Callable[..., object]:
     @contextmanager
     def started(classifier: FewShotClassifier | None = None, **settings: object) -> Iterator[Visitor]:
         chosen = ServeSettings(port=0, **settings)
-        with running(chosen, classifier or quick_classifier()) as found, Visitor(base_url=found, timeout=60) as client:
+        with (
+            running(chosen, classifier or quick_classifier()) as (found, stop),
+            Visitor(base_url=found, timeout=60) as client,
+        ):
+            client.stop = stop
             yield client
 
     return started

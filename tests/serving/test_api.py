@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from e3bm.fewshot.prior_file import load_prior
+
 CHARACTERS = ("g", "&", "Ж")
 
 
@@ -41,6 +43,33 @@ def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> Non
         assert one["label"] == expected.label
         assert one["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
         assert (one["unknown"], one["disagreement"]) == (expected.unknown, pytest.approx(expected.disagreement))
+
+
+def test_photos_are_used_together_only_when_asked(visitor, glyph_png, quick) -> None:
+    visitor.teach(*CHARACTERS, shots=1)
+    visitor.post("/fit")
+    assert visitor.get("/workspace").json()["together"]
+    asked = [glyph_png(character, number) for character in CHARACTERS for number in range(2, 9)]
+    alone, together = (
+        visitor.photos("/predict", *asked, together=word).json()["predictions"] for word in ("false", "true")
+    )
+    model = quick().fit({name: [glyph_png(name, 0)] for name in CHARACTERS})
+    expected = model.fitted.classifier.predict_together(model.features(asked), load_prior(None)).probabilities
+    for row, one in enumerate(together):
+        assert [one["probabilities"][name] for name in model.classes] == pytest.approx(expected[row], abs=1e-5)
+    assert visitor.photos("/predict", asked[0]).json()["predictions"][0] == alone[0]
+    assert visitor.photos("/predict", asked[0], together="perhaps").status_code == 422
+
+
+def test_the_photos_that_mattered_are_named(visitor, glyph_png) -> None:
+    visitor.teach("g", "&")
+    visitor.post("/fit")
+    held = {(number, one["name"]) for one in visitor.get("/workspace").json()["classes"] for number in one["photos"]}
+    (told,) = visitor.photos("/predict", glyph_png("g", 7)).json()["predictions"]
+    assert {(one["photo"], one["class_name"]) for one in told["influences"]} == held
+    sizes = [abs(one["weight"]) for one in told["influences"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(one["weight"] for one in told["influences"]) > 0
 
 
 def test_the_workspace_shows_rates_votes_and_whether_the_fit_is_fresh(visitor, glyph_png) -> None:

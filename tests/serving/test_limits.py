@@ -57,7 +57,7 @@ def test_size_count_pixels_classes_and_photos_are_limited(serve_with, glyph_png)
         assert "0.1 MB" in visitor.photos(place, noise(200)).json()["error"]
         assert "784" not in visitor.photos(place, glyph_png("g", 0, 2)).json()["error"]
         assert visitor.photos(place, glyph_png("g", 0, 2)).status_code == 413
-        assert visitor.photos(place, *[small] * 4).status_code == 400
+        assert visitor.photos(place, *[small] * 4).status_code == 413
         assert visitor.photos(place, *[small] * 3).status_code == 201
         assert "3 photos" in visitor.photos(place, small).json()["error"]
         assert visitor.post("/classes", json={"name": "b"}).status_code == 201
@@ -128,6 +128,24 @@ def test_work_that_takes_too_long_is_given_up_and_the_rest_goes_on(serve_with, g
             if visitor.photos(f"/classes/{number}/photos", glyph_png("g", 1)).status_code == 201:
                 break
         assert len(visitor.get("/workspace").json()["classes"][0]["photos"]) == 1
+
+
+def test_stopping_waits_for_the_requests_in_flight(serve_with, glyph_png) -> None:
+    classifier, network = stoppable()
+    answers = []
+    with serve_with(classifier) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        network.may.clear()
+        network.entered.clear()
+        sent = threading.Thread(
+            target=lambda: answers.append(visitor.photos(f"/classes/{number}/photos", glyph_png("g", 0)))
+        )
+        sent.start()
+        assert network.entered.wait(30)
+        visitor.stop()
+        network.may.set()
+        sent.join(30)
+    assert [answer.status_code for answer in answers] == [201]
 
 
 def test_uploads_together_may_hold_so_much_memory(serve_with) -> None:
@@ -211,14 +229,14 @@ def test_nothing_of_a_photo_is_written_to_disk(visitor, tmp_path, monkeypatch) -
 
     for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp"):
         monkeypatch.setattr(tempfile, name, refuse)
-    large = noise(1200)
-    assert len(large) > 4_000_000
+    large = noise(800)
+    assert len(large) > 1_500_000
     watched = Watch(tmp_path)
     with watched:
         number = visitor.post("/classes", json={"name": "a"}).json()["id"]
         assert visitor.photos(f"/classes/{number}/photos", large, large).status_code == 201
         other = visitor.post("/classes", json={"name": "b"}).json()["id"]
-        assert visitor.photos(f"/classes/{other}/photos", noise(1200, 1)).status_code == 201
+        assert visitor.photos(f"/classes/{other}/photos", noise(800, 1)).status_code == 201
         visitor.post("/fit")
         assert visitor.photos("/predict", large).status_code == 200
     assert opened == []

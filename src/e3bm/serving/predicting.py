@@ -7,6 +7,8 @@ import numpy as np
 from e3bm.data.image_header import image_size
 from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.prediction import Prediction, prediction_list
+from e3bm.fewshot.prior_file import load_prior
 from e3bm.serving.refusals import Refusal
 from e3bm.serving.schemas import Influence, PhotoPrediction
 from e3bm.serving.settings import ServeSettings
@@ -33,8 +35,11 @@ def predicted(
     fit: Fit, uploads: Sequence[Upload], settings: ServeSettings, *, together: bool
 ) -> tuple[PhotoPrediction, ...]:
     """What the fitted classifier says of photos."""
+    if together and not can_use_together(fit):
+        raise Refusal(409, "This model was made with a prior of its own; without it photos cannot be used together.")
     rows = np.stack(features_of(fit.classifier, uploads, settings))
-    found = fit.classifier.predict_features(rows)
+    alone = fit.classifier.predict_features(rows)
+    found = _used_together(fit, rows) if together else alone
     return tuple(
         PhotoPrediction(
             name=upload.name,
@@ -42,10 +47,23 @@ def predicted(
             probabilities=one.probabilities,
             unknown=one.unknown,
             disagreement=one.disagreement,
-            influences=_influences(fit, row),
+            # What mattered is told of the class that a photo has alone.
+            influences=_influences(fit, row) if one.label == by_itself.label else (),
         )
-        for upload, row, one in zip(uploads, rows, found, strict=True)
+        for upload, row, one, by_itself in zip(uploads, rows, found, alone, strict=True)
     )
+
+
+def can_use_together(fit: Fit) -> bool:
+    """Whether the prior that the model was made with is here, and with it the part that uses many photos."""
+    fitted = fit.classifier.fitted
+    return not fitted.own_prior or load_prior(fit.classifier.prior_path).digest == fitted.prior_digest
+
+
+def _used_together(fit: Fit, rows: np.ndarray) -> list[Prediction]:
+    fitted = fit.classifier.fitted
+    prior = load_prior(fit.classifier.prior_path)
+    return prediction_list(fitted.classes, fitted.classifier.predict_together(rows, prior))
 
 
 def _influences(fit: Fit, row: np.ndarray) -> tuple[Influence, ...]:

@@ -1,5 +1,6 @@
 """Runs the application until it is told to stop; requests in flight are then given time to finish."""
 
+import logging
 import socket
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ def serve(app: FastAPI, settings: ServeSettings, tell: Callable[[str], None]) ->
     with listening(settings) as place:
         port = place.getsockname()[1]
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        # What is wrong with a form is told to whoever sent it.
+        logging.getLogger("python_multipart").setLevel(logging.ERROR)
         tell(f"http://{shown}:{port}/")
         server(app, settings).run(sockets=[place])
 

@@ -1,5 +1,6 @@
 """Snapshots of the workspace as the records that the API sends."""
 
+from e3bm.serving.predicting import can_use_together
 from e3bm.serving.schemas import ClassState, Doubt, Limits, ModelState, WorkspaceState
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.snapshot import Fit, KeptClass
@@ -12,7 +13,7 @@ def workspace_state(workspace: Workspace) -> WorkspaceState:
     return WorkspaceState(
         token=workspace.token,
         backbone=now.empty.extractor.origin.name,
-        together=False,
+        together=now.fit is not None and can_use_together(now.fit),
         unchangeable=now.unchangeable,
         classes=tuple(map(class_state, now.classes)),
         model=None if now.fit is None else fit_state(now.fit, fresh=now.fit.version == now.version),
