@@ -45,7 +45,7 @@ def _rows(target: str) -> list[Row]:
 def _short_table() -> str:
     """Paper and ours, 1- and 5-shot in one line."""
     lines: dict[tuple[Any, ...], dict[int, Row]] = {}
-    for row in [*_rows("T1"), *_rows("T2")]:
+    for row in [*_rows("S1"), *_rows("T1"), *_rows("T2")]:
         if row["ours"] is not None:
             kind = row["paper_hyperprior"] if "+" in row["method"] else ""
             lines.setdefault((row["method"], kind, row["adapted"]), {}).setdefault(row["shots"], row)

@@ -201,7 +201,7 @@ def _paper_pretrain(method: str, backbone: str, images: dict[str, Any]) -> Pretr
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
     "sib": {
-        "steps": 800, "tasks": 16, "schedule": "cosine", "theta": 1e-2, "gradient_net": 1e-2, "base_rate": 1e-4,
+        "steps": 800, "tasks": 16, "schedule": "cosine", "theta": 3e-3, "gradient_net": 3e-3, "base_rate": 1e-4,
     },
     # More than two cores do in a day: a run that was stopped before is reported with what it had, and can go on.
     "maml": {"steps": 20_000, "tasks": 4},
@@ -209,7 +209,7 @@ SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
 SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
     "mtl": {"every": 25, "episodes": 500},
     "sib": {"every": 100, "episodes": 500},
-    "maml": {"every": 500, "episodes": 300},
+    "maml": {"every": 100, "episodes": 200},
 }
 
 
@@ -237,12 +237,12 @@ def _small_preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pre
     deep = method != "maml"
     inner = method_settings(method, "e3bm")
     if method == "mtl":
-        inner = inner.but(epochs=30, start="prototype", rate=0.5, feature_length=10**0.5)
+        inner = inner.but(epochs=30, start="prototype", rate=0.1, feature_length=10**0.5)
     train = read_settings(
         TrainSettings,
         {
             "data": data if deep else {"dataset": "fc100", "recipe": "maml", "normalisation": "none"},
-            "episode": {"ways": 5, "shots": shots, "queries": 15},
+            "episode": {"ways": 5, "shots": shots, "queries": 15 if deep else 5},  # MAML pays for every query M times
             "backbone": {"name": "resnet12", "width": 0.5}
             if deep
             else {"name": "conv4", "adapt": "full", "batchnorm": "batch"},
@@ -254,7 +254,7 @@ def _small_preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pre
     )
     name = f"small-{method}-fc100-{shots}shot-{kind}"
     about = f"{train.title} ({kind}) on FC100 at 32 px, {shots}-shot, for two cores"
-    test = TestSettings(episodes=3000)
+    test = TestSettings(episodes=3000, queries=15)
     return Preset(name, about, train, pretrain if deep else None, test)
 
 

@@ -41,7 +41,7 @@ CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )  # fmt: skip
 # What a method alone is tuned by: the setting that it is most sensitive to, and values of it.
 TUNED: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {
-    "mtl": (("method__rate",), (0.1, 0.25, 0.5, 1.0, 2.0)),
+    "mtl": (("method__rate",), (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)),
     "sib": (("optimiser__theta", "optimiser__gradient_net"), (1e-3, 3e-3, 1e-2, 3e-2)),
     "maml": (("method__rate",), (0.01, 0.02, 0.05)),
 }
