@@ -36,7 +36,7 @@ class PriorSettings(Settings):
     )  # fmt: skip
     """Of the prior; a meta-batch is four groups of so many tasks, each group of another shape."""
     batch_optimiser: OptimiserSettings = OptimiserSettings(
-        steps=200, tasks=4, theta=4e-3, psi_rate=1e-2, psi_weight=1e-2, base_rate=4e-3, base_weight=5e-3,
+        steps=600, tasks=4, theta=2e-3, psi_rate=5e-3, psi_weight=5e-3, base_rate=2e-3, base_weight=5e-3,
         schedule="cosine",
     )  # fmt: skip
     """Of the part that uses unlabelled examples together."""

@@ -28,7 +28,7 @@ from e3bm.methods.cosine_head import CosineDirection, CosineEnsemble, CosineHead
 from e3bm.methods.sib import Sib
 
 EPOCHS = 5
-FIRST_RATE = 0.02
+FIRST_RATE = 0.01
 FIRST_VOTE = 0.3  # of every epoch's change, before training
 USUAL_BATCH = 50
 BATCH_STATS = 9
@@ -117,10 +117,6 @@ class BatchMethod(nn.Module):
     def __init__(self, inductive: MetaLearner) -> None:
         super().__init__()
         self.sib = Sib(ReadyFeatures(1), gradient_net="equivariant", feature_weight=False)
-        # Training starts at the head alone: a random gradient would first have to be unlearned.
-        last = self.sib.gradient_net.get_submodule("third")
-        for parameter in last.parameters():
-            nn.init.zeros_(parameter)
         # Not a part of this module: it is neither trained nor saved with it.
         self._inductive = (inductive,)
 
