@@ -156,7 +156,8 @@ def test_means_of_centred_embeddings():
 
 def test_a_detached_basis_gives_no_gradient():
     embeddings = torch.randn(1, 2, 3, requires_grad=True)
-    basis = Basis(embeddings, lambda: embeddings, lambda: embeddings, torch.ones(1, 2, dtype=torch.bool)).detached()
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    basis = Basis(lambda: embeddings, lambda: embeddings, lambda: embeddings, mask).detached()
     assert not basis.support_mean().requires_grad
     assert not basis.query_mean().requires_grad
     assert not basis.project(torch.ones(1, 1, 3)).requires_grad

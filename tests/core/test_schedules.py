@@ -48,14 +48,14 @@ class Unseen:
 
 def basis():
     embeddings = torch.ones(TASKS, 2, 5)
-    return Basis(embeddings, lambda: embeddings, lambda: embeddings, torch.ones(TASKS, 2, dtype=torch.bool))
+    return Basis(lambda: embeddings, lambda: embeddings, lambda: embeddings, torch.ones(TASKS, 2, dtype=torch.bool))
 
 
 def values(hyperprior, epochs=EPOCHS):
     """Rates and weights [T, M] as the loop would see them."""
     psi, memory, rates, weights = hyperprior.bind(basis(), epochs), None, [], []
     for epoch in range(epochs):
-        rate, weight, memory = psi(epoch, Unseen(), memory)
+        rate, weight, memory = psi(epoch, psi.see(Unseen()), memory)
         rates.append(rate)
         weights.append(torch.zeros(TASKS) if weight is None else weight)
     return torch.stack(rates, 1), torch.stack(weights, 1)

@@ -3,6 +3,7 @@
 MAML, MTL and SIB alone are the same loop with a constant rate and a vote for the last epoch only.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from e3bm.core.context import Basis, Observation
-from e3bm.core.hyperprior import Hyperprior
+from e3bm.core.hyperprior import BoundHyperprior, Hyperprior
 from e3bm.core.trace import AdaptationTrace
 from e3bm.errors import SettingsError
 
@@ -56,6 +57,22 @@ class InnerProblem(Protocol[State, Direction, Ensemble]):
         ...
 
 
+@runtime_checkable
+class ReplayableProblem(InnerProblem[State, Direction, Ensemble], Protocol):
+    """A problem that may add up all its learners at once where their directions are constants of the outer loop."""
+
+    @property
+    def second_order(self) -> bool:
+        """Whether directions carry a graph."""
+        ...
+
+    def replay(
+        self, directions: Sequence[Direction], rates: Float[Tensor, "T M"], weights: Float[Tensor, "T M"]
+    ) -> Ensemble:
+        """The ensemble of the learners that these updates lead to."""
+        ...
+
+
 def adapt(
     problem: InnerProblem[State, Direction, Ensemble],
     hyperprior: Hyperprior,
@@ -78,13 +95,21 @@ def adapt_and_keep(
     """The same, with the ensemble itself: what a head collapses into one matrix."""
     if epochs < 1:
         raise SettingsError(f"A learner needs at least 1 epoch, found {epochs}.")
-    state, ensemble = problem.start(), problem.empty()
     psi, memory = hyperprior.bind(problem.basis(), epochs), None
+    if (
+        isinstance(problem, ReplayableProblem)
+        and not problem.second_order
+        and not any(psi.silent)  # a single vote has next to no graph
+        and torch.is_grad_enabled()
+        and not every_epoch
+    ):
+        return _replay(problem, psi, epochs)
+    state, ensemble = problem.start(), problem.empty()
     rates, weights, losses, singles = [], [], [], []
     for epoch in range(epochs):
         direction = problem.direction(state)
         observation = problem.observe(state, direction)
-        rate, weight, memory = psi(epoch, observation, memory)
+        rate, weight, memory = psi(epoch, psi.see(observation), memory)
         state = problem.step(state, direction, rate)
         if weight is not None:
             ensemble = problem.vote(ensemble, state, weight)
@@ -101,3 +126,23 @@ def adapt_and_keep(
         epoch_scores=torch.stack(singles, 1) if every_epoch else None,
     )
     return trace, ensemble
+
+
+def _replay(
+    problem: ReplayableProblem[State, Direction, Ensemble], psi: BoundHyperprior, epochs: int
+) -> tuple[AdaptationTrace, Ensemble]:
+    """First order: directions are constants, so the loop runs without a graph and one pass over all epochs has it."""
+    directions, seen, losses, memory = [], [], [], None
+    with torch.no_grad():
+        state = problem.start()
+        for epoch in range(epochs):
+            direction = problem.direction(state)
+            observation = problem.observe(state, direction)
+            directions.append(direction)
+            seen.append(psi.see(observation))
+            losses.append(observation.loss())
+            rate, _, memory = psi(epoch, seen[-1], memory)
+            state = problem.step(state, direction, rate)
+    rates, weights = psi.all_epochs(seen)
+    ensemble = problem.replay(directions, rates, weights)
+    return AdaptationTrace(problem.scores(ensemble), rates, weights, torch.stack(losses, 1)), ensemble

@@ -24,12 +24,12 @@ STATS_TRANSDUCTIVE = 6
 
 @dataclass(frozen=True)
 class Basis:
-    """The vectors in which a task's gradients are written, and its embeddings (computed only if somebody asks).
+    """The vectors in which a task's gradients are written, and its embeddings; computed only if somebody asks.
 
     ``centred``: the hyperprior sees embeddings minus their own mean over features; means are centred after the fact.
     """
 
-    vectors: Float[Tensor, "T N D"] | None  # None: gradients are written in their own coordinates
+    vectors: Callable[[], Float[Tensor, "T N D"]] | None  # None: gradients are written in their own coordinates
     support: Callable[[], Float[Tensor, "T S E"]]
     query: Callable[[], Float[Tensor, "T Q E"]]
     mask: Bool[Tensor, "T S"]
@@ -40,14 +40,15 @@ class Basis:
         groups, count, features = rows.shape
         if self.vectors is None:
             return rows.unsqueeze(1).expand(-1, self.mask.shape[0], -1, -1)
-        _check_size("gradients", features, self.vectors.shape[-1])
+        vectors = self.vectors()
+        _check_size("gradients", features, vectors.shape[-1])
         # One matrix product for all groups, tasks and vectors.
-        products = rows.reshape(-1, features) @ self.vectors.reshape(-1, features).mT
-        return products.view(groups, count, *self.vectors.shape[:2]).transpose(1, 2)
+        products = rows.reshape(-1, features) @ vectors.reshape(-1, features).mT
+        return products.view(groups, count, *vectors.shape[:2]).transpose(1, 2)
 
     def dense(self, coefficients: Float[Tensor, "T N W"]) -> Float[Tensor, "T D W"]:
         """The gradient itself."""
-        return coefficients if self.vectors is None else self.vectors.mT @ coefficients
+        return coefficients if self.vectors is None else self.vectors().mT @ coefficients
 
     def support_mean(self) -> Float[Tensor, "T E"]:
         """Mean embedding of the real support examples."""
@@ -65,8 +66,9 @@ class Basis:
 
     def detached(self) -> "Basis":
         """The same task with no gradient flowing back into it."""
-        vectors = None if self.vectors is None else self.vectors.detach()
-        return Basis(vectors, lambda: self.support().detach(), lambda: self.query().detach(), self.mask, self.centred)
+        cut = lambda part: lambda: part().detach()
+        vectors = None if self.vectors is None else cut(self.vectors)
+        return Basis(vectors, cut(self.support), cut(self.query), self.mask, self.centred)
 
     def _share(self, dtype: torch.dtype) -> Float[Tensor, "T S"]:
         real = self.mask.to(dtype)
@@ -97,7 +99,65 @@ class Observation(Protocol):
         ...
 
 
-Reader = Callable[[Observation], Tensor]  # -> [T, R]
+@runtime_checkable
+class Reading(Protocol):
+    """A summary bound to tasks: what is seen of an epoch, and constant + rows @ summary as a linear map of it."""
+
+    def see(self, observation: Observation) -> Tensor:
+        """The numbers of one epoch that the map reads."""
+        ...
+
+    def value(self, group: int, seen: Tensor) -> Float[Tensor, "T R"]:
+        """The map of one group of rows."""
+        ...
+
+    def values(self, seen: Tensor) -> Float[Tensor, "M T R"]:
+        """All epochs at once, of what was seen of them, stacked; group m is for epoch m, a single group for all."""
+        ...
+
+
+class TaskReading:
+    """A map that differs from task to task, because rows were projected onto the task's vectors."""
+
+    def __init__(
+        self,
+        see: Callable[[Observation], Float[Tensor, "T X 1"]],
+        matrix: Float[Tensor, "G T R X"],
+        constant: Float[Tensor, "G T R"],
+    ) -> None:
+        self.see, self.matrix, self.constant = see, matrix, constant.unsqueeze(-1)
+        # unbind, not indexing: its backward pass stacks once instead of filling a zero tensor per epoch.
+        self._groups = tuple(zip(self.constant.unbind(0), matrix.unbind(0), strict=True))
+
+    def value(self, group: int, seen: Float[Tensor, "T X 1"]) -> Float[Tensor, "T R"]:
+        return torch.baddbmm(*self._groups[group], seen).squeeze(-1)
+
+    def values(self, seen: Float[Tensor, "M T X 1"]) -> Float[Tensor, "M T R"]:
+        if len(self.matrix) > 1:
+            flat = (part.flatten(0, 1) for part in (self.constant.expand(len(seen), -1, -1, -1), self.matrix, seen))
+            return torch.baddbmm(*flat).view(*seen.shape[:2], -1)
+        # One product per task: epochs are columns.
+        return torch.baddbmm(self.constant[0], self.matrix[0], seen.squeeze(-1).permute(1, 2, 0)).permute(2, 0, 1)
+
+
+class SharedReading:
+    """A map that is the same for all tasks."""
+
+    def __init__(
+        self,
+        see: Callable[[Observation], Float[Tensor, "T X"]],
+        matrix: Float[Tensor, "G R X"],
+        constant: Float[Tensor, "G T R"],
+    ) -> None:
+        self.see, self.matrix, self.constant = see, matrix.mT, constant
+        self._groups = tuple(zip(constant.unbind(0), self.matrix.unbind(0), strict=True))
+
+    def value(self, group: int, seen: Float[Tensor, "T X"]) -> Float[Tensor, "T R"]:
+        start, rows = self._groups[group]
+        return torch.addmm(start, seen, rows)
+
+    def values(self, seen: Float[Tensor, "M T X"]) -> Float[Tensor, "M T R"]:
+        return self.constant + seen @ self.matrix
 
 
 @runtime_checkable
@@ -111,8 +171,8 @@ class Summary(Protocol):
 
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
-    ) -> tuple[Reader, ...]:
-        """For each group of rows a reader that gives constant + rows @ summary."""
+    ) -> Reading:
+        """Reads constant + rows @ summary for each group of rows."""
         ...
 
 
@@ -128,16 +188,9 @@ class ClassMean:
 
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
-    ) -> tuple[Reader, ...]:
-        def read(projected: Tensor, start: Tensor) -> Reader:
-            def reader(observation: Observation) -> Tensor:
-                coefficients = _cut(observation.coefficients(), detach)
-                total = coefficients.sum(-1, keepdim=True)
-                return torch.baddbmm(start, projected, total, alpha=1 / coefficients.shape[-1]).squeeze(-1)
-
-            return reader
-
-        return _readers(read, basis.project(rows), constant.unsqueeze(-1))
+    ) -> TaskReading:
+        see = lambda observation: _cut(observation.coefficients(), detach).mean(-1, keepdim=True)
+        return TaskReading(see, basis.project(rows), constant)
 
 
 @dataclass(frozen=True)
@@ -153,25 +206,21 @@ class Flat:
 
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
-    ) -> tuple[Reader, ...]:
+    ) -> TaskReading:
         groups, count, _ = rows.shape
         projected = basis.project(rows.reshape(groups, count * self.ways, self.features))  # G T (R W) N
         matrix = projected.reshape(groups, projected.shape[1], count, -1)
 
-        def read(projection: Tensor, start: Tensor) -> Reader:
-            def reader(observation: Observation) -> Tensor:
-                coefficients = _cut(observation.coefficients(), detach)
-                if coefficients.shape[-1] != self.ways:
-                    raise SettingsError(
-                        f"The flat summary is made for {self.ways} ways, the tasks have {coefficients.shape[-1]}; "
-                        "use the summary 'stats', which serves any number."
-                    )
-                flat = coefficients.mT.flatten(1).unsqueeze(-1)  # class after class
-                return torch.baddbmm(start, projection, flat).squeeze(-1)
+        def see(observation: Observation) -> Tensor:
+            coefficients = _cut(observation.coefficients(), detach)
+            if coefficients.shape[-1] != self.ways:
+                raise SettingsError(
+                    f"The flat summary is made for {self.ways} ways, the tasks have {coefficients.shape[-1]}; "
+                    "use the summary 'stats', which serves any number."
+                )
+            return coefficients.mT.flatten(1).unsqueeze(-1)  # class after class
 
-            return reader
-
-        return _readers(read, matrix, constant.unsqueeze(-1))
+        return TaskReading(see, matrix, constant)
 
 
 @dataclass(frozen=True)
@@ -187,18 +236,14 @@ class Rms:
 
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
-    ) -> tuple[Reader, ...]:
-        def read(row: Tensor, start: Tensor) -> Reader:
-            def reader(observation: Observation) -> Tensor:
-                dense = _cut(basis.dense(observation.coefficients()), detach)
-                _check_size("gradients", self.features, dense.shape[1])
-                channels = dense.view(dense.shape[0], self.size, -1)
-                rms = (channels.square().mean(-1) + TINY).sqrt()
-                return torch.addmm(start, rms, row.mT)
+    ) -> SharedReading:
+        def see(observation: Observation) -> Tensor:
+            dense = _cut(basis.dense(observation.coefficients()), detach)
+            _check_size("gradients", self.features, dense.shape[1])
+            channels = dense.view(dense.shape[0], self.size, -1)
+            return (channels.square().mean(-1) + TINY).sqrt()
 
-            return reader
-
-        return _readers(read, rows, constant)
+        return SharedReading(see, rows, constant)
 
 
 @dataclass(frozen=True)
@@ -218,23 +263,19 @@ class Stats:
 
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
-    ) -> tuple[Reader, ...]:
+    ) -> SharedReading:
         mean, diagonal = basis.support_mean().square().sum(-1), basis.support_square()
         fixed = torch.stack([(mean + TINY).log(), (diagonal + TINY).log()], -1)  # T 2
         constant = constant + _cut(fixed, detach) @ rows[..., 2:4].mT
-        moving = torch.cat([rows[..., :2], rows[..., 4:]], -1)
 
-        def read(row: Tensor, start: Tensor) -> Reader:
-            def reader(observation: Observation) -> Tensor:
-                # Rounding can leave a vanishing gradient with a negative square.
-                parts = [(observation.squared_norm().clamp_min(0) + TINY).log() / 2, observation.loss()]
-                if self.transductive:
-                    parts += query_entropies(observation.query_scores())
-                return torch.addmm(start, _cut(torch.stack(parts, -1), detach), row.mT)
+        def see(observation: Observation) -> Tensor:
+            # Rounding can leave a vanishing gradient with a negative square.
+            parts = [(observation.squared_norm().clamp_min(0) + TINY).log() / 2, observation.loss()]
+            if self.transductive:
+                parts += query_entropies(observation.query_scores())
+            return _cut(torch.stack(parts, -1), detach)
 
-            return reader
-
-        return _readers(read, moving, constant)
+        return SharedReading(see, torch.cat([rows[..., :2], rows[..., 4:]], -1), constant)
 
 
 @dataclass(frozen=True)
@@ -250,8 +291,8 @@ class Context:
     def size(self) -> int:
         return self.embedding * (2 if self.transductive else 1) + self.summary.size
 
-    def bind(self, basis: Basis, rows: Float[Tensor, "G R C"], bias: Float[Tensor, "G R"]) -> tuple[Reader, ...]:
-        """For each group of rows a reader that gives bias + rows @ context at an epoch."""
+    def bind(self, basis: Basis, rows: Float[Tensor, "G R C"], bias: Float[Tensor, "G R"]) -> Reading:
+        """Reads bias + rows @ context at an epoch, for each group of rows."""
         if self.detach:
             basis = basis.detached()
         constant = bias.unsqueeze(1).expand(-1, basis.mask.shape[0], -1)
@@ -273,11 +314,6 @@ def query_entropies(scores: Float[Tensor, "T Q W"]) -> list[Tensor]:
     each = -(logs.exp() * logs).sum(-1).mean(-1)
     mean = logs.exp().mean(1)
     return [each, -(mean * (mean + TINY).log()).sum(-1)]
-
-
-def _readers(read: Callable[[Tensor, Tensor], Reader], rows: Tensor, constant: Tensor) -> tuple[Reader, ...]:
-    # unbind, not indexing: its backward pass stacks once instead of filling a zero tensor per epoch.
-    return tuple(read(row, start) for row, start in zip(rows.unbind(0), constant.unbind(0), strict=True))
 
 
 def _check_size(what: str, expected: int, found: int) -> None:

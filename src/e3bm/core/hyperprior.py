@@ -4,15 +4,16 @@ A hyperprior is first bound to a batch of tasks, which lets it project its input
 called once per epoch. Recurrent state is handed in and out, never kept.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.core.context import Basis, Context, Observation
+from e3bm.core.context import Basis, Context, Observation, Reading
 from e3bm.core.schedules import AFFINE_MIXINGS, MIXINGS, SCALED, Schedule
 from e3bm.errors import SettingsError
 
@@ -26,9 +27,6 @@ class Memory(NamedTuple):
     cell: Float[Tensor, "T H"]
 
 
-NextValues = Callable[[int, Observation, Memory | None], tuple[Tensor, Memory | None]]  # -> [T, outputs], memory
-
-
 class Line(NamedTuple):
     """What becomes of a generator's outputs: offset + slope Delta. Most mixing rules (Eq. 12) are of this form."""
 
@@ -37,11 +35,28 @@ class Line(NamedTuple):
 
 
 @runtime_checkable
+class BoundGenerator(Protocol):
+    """A generator that has seen its tasks; what it gives is offset + slope Delta."""
+
+    def see(self, observation: Observation) -> Tensor:
+        """What it reads of an epoch."""
+        ...
+
+    def value(self, epoch: int, seen: Tensor, memory: Memory | None) -> tuple[Float[Tensor, "T R"], Memory | None]:
+        """The values of one epoch; the memory handed in at the first epoch is None."""
+        ...
+
+    def values(self, seen: Tensor) -> Float[Tensor, "M T R"]:
+        """The values of all epochs, of what was seen of them, stacked."""
+        ...
+
+
+@runtime_checkable
 class Generator(Protocol):
     """A network from context to the differences Delta alpha, Delta v."""
 
-    def bind(self, basis: Basis, epochs: int, line: Line) -> NextValues:
-        """See the task once; gives offset + slope Delta. The memory handed in at the first epoch is None."""
+    def bind(self, basis: Basis, epochs: int, line: Line) -> BoundGenerator:
+        """See the tasks once."""
         ...
 
 
@@ -57,15 +72,26 @@ class FcGenerator(nn.Module):
             for weight in self.weight:
                 nn.init.normal_(weight, std=(2.0 / context.size) ** 0.5)  # kaiming over the inputs
 
-    def bind(self, basis: Basis, epochs: int, line: Line) -> NextValues:
+    def bind(self, basis: Basis, epochs: int, line: Line) -> "BoundFc":
         if epochs != self.epochs:
             raise SettingsError(f"The hyperprior has layers for {self.epochs} epochs but {epochs} were asked for.")
         # A line of a linear layer is a linear layer: nothing is left to do at the epochs.
         weight = torch.stack(list(self.weight), 1) * line.slope.unsqueeze(-1)
-        readers = self.context.bind(
-            basis, weight, torch.addcmul(line.offset, torch.stack(list(self.bias), 1), line.slope)
-        )
-        return lambda epoch, observation, memory: (readers[epoch](observation), memory)
+        bias = torch.addcmul(line.offset, torch.stack(list(self.bias), 1), line.slope)
+        return BoundFc(self.context.bind(basis, weight, bias))
+
+
+class BoundFc:
+    """An FC generator on its tasks: a reading with a group for every epoch."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading, self.see = reading, reading.see
+
+    def value(self, epoch: int, seen: Tensor, memory: Memory | None) -> tuple[Float[Tensor, "T R"], Memory | None]:
+        return self.reading.value(epoch, seen), memory
+
+    def values(self, seen: Tensor) -> Float[Tensor, "M T R"]:
+        return self.reading.values(seen)
 
 
 class LstmGenerator(nn.Module):
@@ -98,29 +124,51 @@ class LstmGenerator(nn.Module):
         rows = outputs // self.cells
         self.readout = nn.ParameterList(torch.zeros(rows, hidden) for _ in cells) if readout else None
 
-    def bind(self, basis: Basis, epochs: int, line: Line) -> NextValues:
+    def bind(self, basis: Basis, epochs: int, line: Line) -> "BoundLstm":
         width = self.cells * self.hidden
         # All cells become one of width cells*hidden whose recurrent matrix is block diagonal; gates come first.
         rows = torch.stack(list(self.input_weight), 1).view(1, 4 * width, -1)
         biases = [first + second for first, second in zip(self.input_bias, self.hidden_bias, strict=True)]
-        recurrent = torch.cat([_blocks(weight[gate] for weight in self.hidden_weight) for gate in range(4)]).mT
+        recurrent = torch.cat([_blocks(weight[gate] for weight in self.hidden_weight) for gate in range(4)])
         readout = None if self.readout is None else _blocks(self.readout).mT
-        (read,) = self.context.bind(basis, rows, torch.stack(biases, 1).view(1, 4 * width))
-        offsets, slopes = line.offset.unbind(0), line.slope.unbind(0)
+        return BoundLstm(
+            self.context.bind(basis, rows, torch.stack(biases, 1).view(1, 4 * width)), recurrent, readout, line
+        )
 
-        def step(epoch: int, observation: Observation, memory: Memory | None) -> tuple[Tensor, Memory | None]:
-            gates = read(observation)
-            if memory is not None:
-                gates = torch.addmm(gates, memory.hidden, recurrent)
-            enter, forget, candidate, leave = gates.chunk(4, -1)
-            cell = enter.sigmoid() * candidate.tanh()
-            if memory is not None:
-                cell = torch.addcmul(cell, forget.sigmoid(), memory.cell)
-            hidden = leave.sigmoid() * cell.tanh()
-            delta = hidden if readout is None else hidden @ readout
-            return torch.addcmul(offsets[epoch], delta, slopes[epoch]), Memory(hidden, cell)
 
-        return step
+class BoundLstm:
+    """An LSTM on its tasks."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        recurrent: Float[Tensor, "gates H"],
+        readout: Float[Tensor, "H R"] | None,
+        line: Line,
+    ) -> None:
+        self.reading, self.see, self.recurrent, self.readout, self.line = reading, reading.see, recurrent, readout, line
+        self._offsets, self._slopes = line.offset.unbind(0), line.slope.unbind(0)
+
+    def value(self, epoch: int, seen: Tensor, memory: Memory | None) -> tuple[Float[Tensor, "T R"], Memory | None]:
+        gates = self.reading.value(0, seen)
+        if memory is not None:
+            gates = torch.addmm(gates, memory.hidden, self.recurrent.mT)
+        enter, forget, candidate, leave = gates.chunk(4, -1)
+        cell = enter.sigmoid() * candidate.tanh()
+        if memory is not None:
+            cell = torch.addcmul(cell, forget.sigmoid(), memory.cell)
+        hidden = leave.sigmoid() * cell.tanh()
+        delta = hidden if self.readout is None else hidden @ self.readout
+        return torch.addcmul(self._offsets[epoch], delta, self._slopes[epoch]), Memory(hidden, cell)
+
+    def values(self, seen: Tensor) -> Float[Tensor, "M T R"]:
+        gates = self.reading.values(seen)
+        # torch's own recurrence, once differentiable: the gates are its inputs and pass through unchanged.
+        unchanged = torch.eye(gates.shape[-1], dtype=gates.dtype, device=gates.device)
+        zero = gates.new_zeros(1, gates.shape[1], self.recurrent.shape[1])
+        hidden, *_ = torch.lstm(gates, (zero, zero), (unchanged, self.recurrent), False, 1, 0.0, False, False, False)
+        delta = hidden if self.readout is None else hidden @ self.readout
+        return torch.addcmul(self.line.offset.unsqueeze(1), delta, self.line.slope.unsqueeze(1))
 
 
 def _blocks(matrices: Iterable[Tensor]) -> Tensor:
@@ -133,34 +181,59 @@ def _blocks(matrices: Iterable[Tensor]) -> Tensor:
 class BoundHyperprior:
     """Psi for one batch of tasks; pairs are for rate and weight."""
 
-    rates: tuple[Tensor, ...]
-    weights: tuple[Tensor | None, ...]
+    rates: Float[Tensor, " M"]
+    weights: Float[Tensor, " M"]
+    silent: tuple[bool, ...]
     tasks: int
-    next_values: NextValues | None
+    generator: BoundGenerator | None
     generated: tuple[bool, bool]
     scaled: bool
     constrained: tuple[bool, bool]
 
+    def see(self, observation: Observation) -> Tensor | None:
+        """What is read of an epoch, before its update."""
+        return None if self.generator is None else self.generator.see(observation)
+
     def __call__(
-        self, epoch: int, observation: Observation, memory: Memory | None
+        self, epoch: int, seen: Tensor | None, memory: Memory | None
     ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"] | None, Memory | None]:
         """The rate and the weight of an epoch; a weight of None is a constant zero."""
-        rate, weight = self.rates[epoch], self.weights[epoch]
-        values: list[Tensor] = []
-        if self.next_values is not None:
-            found, memory = self.next_values(epoch, observation, memory)
-            values = list(found.unbind(-1))
-        if self.generated[0]:
-            rate = rate * values.pop(0).exp() if self.scaled else values.pop(0)
-        if self.generated[1]:
-            weight = values.pop(0)
-        return self._finish(rate, 0), None if weight is None else self._finish(weight, 1), memory
+        found: tuple[Tensor, ...] = ()
+        if self.generator is not None:
+            assert seen is not None
+            values, memory = self.generator.value(epoch, seen, memory)
+            found = values.unbind(-1)
+        rate = self._rate(self._base_rates[epoch], found)
+        return rate, None if self.silent[epoch] else self._weight(self._base_weights[epoch], found), memory
 
-    def _finish(self, value: Tensor, which: int) -> Float[Tensor, " T"]:
+    def all_epochs(self, seen: Sequence[Tensor | None]) -> tuple[Float[Tensor, "T M"], Float[Tensor, "T M"]]:
+        """Rates and weights of all epochs at once, of what was seen of them."""
+        found: tuple[Tensor, ...] = ()
+        if self.generator is not None:
+            found = self.generator.values(torch.stack([each for each in seen if each is not None])).unbind(-1)
+        return self._rate(self.rates.unsqueeze(-1), found).mT, self._weight(self.weights.unsqueeze(-1), found).mT
+
+    def _rate(self, base: Tensor, found: tuple[Tensor, ...]) -> Float[Tensor, "*M T"]:
+        if self.generated[0]:
+            base = base * found[0].exp() if self.scaled else found[0]
+        return self._finish(base, 0)
+
+    def _weight(self, base: Tensor, found: tuple[Tensor, ...]) -> Float[Tensor, "*M T"]:
+        return self._finish(found[-1] if self.generated[1] else base, 1)
+
+    def _finish(self, value: Tensor, which: int) -> Float[Tensor, "*M T"]:
         if self.constrained[which]:
             # Straight through: the value is clamped, its gradient is not, so that a start at 0 or 1 can move.
             value = value + (value.clamp(CONSTRAINT_MARGIN, 1 - CONSTRAINT_MARGIN) - value).detach()
-        return value if self.generated[which] else value.expand(self.tasks)
+        return value if self.generated[which] else value.expand(*value.shape[:-1], self.tasks)
+
+    @cached_property
+    def _base_rates(self) -> tuple[Tensor, ...]:
+        return self.rates.unbind(0)
+
+    @cached_property
+    def _base_weights(self) -> tuple[Tensor, ...]:
+        return self.weights.unbind(0)
 
 
 class Hyperprior(nn.Module):
@@ -187,13 +260,13 @@ class Hyperprior(nn.Module):
 
     def bind(self, basis: Basis, epochs: int) -> BoundHyperprior:
         """See a batch of tasks once."""
-        silent = self.weight.silent(epochs)
         rates, weights = self.rate.base(epochs), self.weight.base(epochs)
         return BoundHyperprior(
-            rates=rates.unbind(0),
-            weights=tuple(None if quiet else value for quiet, value in zip(silent, weights.unbind(0), strict=True)),
+            rates=rates,
+            weights=weights,
+            silent=self.weight.silent(epochs),
             tasks=basis.mask.shape[0],
-            next_values=None
+            generator=None
             if self.generator is None
             else self.generator.bind(basis, epochs, self._line(rates, weights)),
             generated=(self.rate.generated, self.weight.generated),

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.core.context import Basis, Observation, Reader
+from e3bm.core.context import Basis, Observation, SharedReading
 from e3bm.errors import SettingsError
 
 TASK_STATS = 7
@@ -32,14 +31,11 @@ class TaskStats:
 
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
-    ) -> tuple[Reader, ...]:
-        def read(row: Tensor, start: Tensor) -> Reader:
-            def reader(observation: Observation) -> Tensor:
-                if not isinstance(observation, ObservedScalars):
-                    raise SettingsError("The summary of a few-shot prior needs the head on principal axes.")
-                scalars = observation.scalars()
-                return torch.addmm(start, scalars.detach() if detach else scalars, row.mT)
+    ) -> SharedReading:
+        def see(observation: Observation) -> Tensor:
+            if not isinstance(observation, ObservedScalars):
+                raise SettingsError("The summary of a few-shot prior needs the head on principal axes.")
+            scalars = observation.scalars()
+            return scalars.detach() if detach else scalars
 
-            return reader
-
-        return tuple(read(row, start) for row, start in zip(rows.unbind(0), constant.unbind(0), strict=True))
+        return SharedReading(see, rows, constant)

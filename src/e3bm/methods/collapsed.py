@@ -30,7 +30,8 @@ class CollapsedHead:
 
 def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
     """Vectors of length one; a zero vector stays zero and has finite derivatives."""
-    return vectors * (vectors.square().sum(-1, keepdim=True) + SHORTEST).rsqrt()
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors * (length.square() + SHORTEST).rsqrt()
 
 
 def centre(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:

@@ -6,7 +6,8 @@ weights are B G, |w|^2 = B.(B G), scores are q = B G/|w|, and with their derivat
 (R - (R.q) B/|w|)/|w|. The ensemble is the sum of v_m B_m/|w_m|: one matrix.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -83,29 +84,53 @@ class CosineHead:
         shift: Float[Tensor, ""] | None,
         centred: bool,
         second_order: bool,
+        factor: Float[Tensor, ""] | None = None,
     ) -> None:
-        """``shift`` is s b; ``centred`` says that examples and queries lost their own mean, embeddings not yet."""
+        """``shift`` is s b; ``centred`` says that examples and queries lost their own mean, embeddings not yet.
+
+        With a ``factor``, examples, support and query still have to be multiplied by it. That is done to their
+        products: where features are constants, those need no derivative, and nothing of feature size is computed.
+        """
         self.support, self.query, self.mask, self.labelled = support, query, mask, labelled
         self.drive, self.embeddings = drive, embeddings
         self.scale, self.shift, self.centred, self.second_order = scale, shift, centred, second_order
-        self.vectors = examples if start.rows is None else torch.cat([examples, start.rows], 1)
+        self._examples, self._rows, self._factor = examples, start.rows, factor
         self.start_coefficients = start.coefficients
-        self.extra = self.vectors.shape[1] - examples.shape[1]
+        self.extra = 0 if start.rows is None else start.rows.shape[1]
         self.drift: Tensor | None = None
         if not second_order:
             # Gradients are constants and so are the vectors they are written in; a start that is learned still moves
             # the weights. Its drift from the constant copy is zero and carries the derivative.
-            self.vectors, self.start_coefficients = self.vectors.detach(), self.start_coefficients.detach()
+            self.start_coefficients = self.start_coefficients.detach()
             if start.rows is not None:
                 self.drift = start.rows - start.rows.detach()
-        self.gram = self.vectors @ self.vectors.mT
+        gram = self._vectors_with(examples)
+        if start.rows is not None:
+            below = torch.cat([gram[:, examples.shape[1] :].mT, start.rows @ start.rows.mT], 1)
+            gram = torch.cat([gram, below], 2)
+        self.gram = gram if second_order else gram.detach()
         self.shortest = self.gram.new_tensor(SHORTEST)
-        self.readout = query @ self.vectors.mT
+        if query is examples and second_order:
+            self.readout = self.gram[:, : query.shape[1]]  # the queries have met all vectors
+        else:
+            self.readout = self._scaled(query) @ self.vectors.mT
         self.drift_products = None if self.drift is None else self.drift @ self.vectors.mT
+
+    @cached_property
+    def vectors(self) -> Float[Tensor, "T N D"]:
+        """What gradients are written in: the examples, then the rows of the start that lie outside their span."""
+        examples = self._scaled(self._examples)
+        vectors = examples if self._rows is None else torch.cat([examples, self._rows], 1)
+        return vectors if self.second_order else vectors.detach()
+
+    @cached_property
+    def support_products(self) -> Float[Tensor, "T N S"]:
+        """Vectors times support; asked for where it is not the support that drives the updates."""
+        return self._vectors_with(self.support)
 
     def basis(self) -> Basis:
         support, query = self.embeddings
-        return Basis(self.vectors, lambda: support, lambda: query, self.mask, self.centred)
+        return Basis(lambda: self.vectors, lambda: support, lambda: query, self.mask, self.centred)
 
     def start(self) -> CosineState:
         return self._state(self.start_coefficients, first=True)
@@ -131,11 +156,26 @@ class CosineHead:
         inverses = ensemble.inverses if self.drift is None else ensemble.inverses.plus(state.inverse, weight)
         return CosineEnsemble(ensemble.units.plus(state.unit, weight), inverses)
 
+    def replay(
+        self, directions: Sequence[CosineDirection], rates: Float[Tensor, "T M"], weights: Float[Tensor, "T M"]
+    ) -> CosineEnsemble:
+        tasks, epochs = rates.shape
+        steps = torch.stack([direction.coefficients for direction in directions], 1) * rates.view(tasks, epochs, 1, 1)
+        coefficients = (self.start_coefficients.unsqueeze(1) - steps.cumsum(1)).flatten(1, 2)  # T (M W) N
+        drift = None if self.drift_products is None else self.drift_products.repeat(1, epochs, 1)
+        state = self._learners(coefficients, drift)
+        sum_over_epochs = lambda values: torch.bmm(weights.unsqueeze(1), values.view(tasks, epochs, -1))
+        total, like = weights.sum(1), self.start_coefficients
+        units = WeightedSum(sum_over_epochs(state.unit).view_as(like), total)
+        if self.drift is None:
+            return CosineEnsemble(units, WeightedSum.nothing(like[..., :1]))
+        return CosineEnsemble(units, WeightedSum(sum_over_epochs(state.inverse).view_as(like[..., :1]), total))
+
     def scores(self, ensemble: CosineEnsemble) -> Float[Tensor, "T Q W"]:
         units, total, _ = ensemble.units.settled()
         scores = torch.bmm(self.readout, units.mT)
         if self.drift is not None:
-            scores = scores + self.query @ (ensemble.inverses.settled().folded * self.drift).mT
+            scores = scores + self._scaled(self.query) @ (ensemble.inverses.settled().folded * self.drift).mT
         return scores if self.shift is None else scores + self.shift * total.view(-1, 1, 1)
 
     def collapse(self, ensemble: CosineEnsemble) -> CollapsedHead:
@@ -148,11 +188,30 @@ class CosineHead:
         bias = bias.unsqueeze(1).expand(-1, matrix.shape[1])
         return CollapsedHead(self.scale * matrix, bias, unit_length=True, centred=self.centred)
 
+    def _scaled(self, features: Float[Tensor, "T X D"]) -> Float[Tensor, "T X D"]:
+        return features if self._factor is None else self._factor * features
+
+    def _vectors_with(self, others: Float[Tensor, "T X D"]) -> Float[Tensor, "T N X"]:
+        """Products of all vectors with examples, support or queries."""
+        products = self._examples @ others.mT
+        if self._factor is not None:
+            products = self._factor.square() * products
+        if self._rows is None:
+            return products
+        with_rows = self._rows @ others.mT
+        return torch.cat([products, with_rows if self._factor is None else self._factor * with_rows], 1)
+
     def _state(self, coefficients: Float[Tensor, "T W N"], *, first: bool = False) -> CosineState:
+        return self._learners(coefficients, self.drift_products, first=first)
+
+    def _learners(
+        self, coefficients: Float[Tensor, "T L N"], drift: Float[Tensor, "T L N"] | None, *, first: bool = False
+    ) -> CosineState:
+        """The states of any number of weight vectors a task."""
         products = twice = torch.bmm(coefficients, self.gram)
-        if self.drift_products is not None:
-            products = products + self.drift_products
-            twice = products + self.drift_products  # |w + drift|^2 = |w|^2 + 2 w.drift
+        if drift is not None:
+            products = products + drift
+            twice = products + drift  # |w + drift|^2 = |w|^2 + 2 w.drift
         square = (coefficients * twice).sum(-1, keepdim=True)
         if first:
             # Rounding can make nothing negative. Later lengths only grow: updates are orthogonal to the weights.
@@ -188,7 +247,7 @@ class CosineObservation:
         found, head = self._direction.log_probabilities, self._head
         if found is None:
             # A shift that is the same for all classes does not change a softmax.
-            scores = self._unit @ (head.vectors @ head.support.mT)
+            scores = self._unit @ head.support_products
             found = (scores if head.second_order else scores.detach()).log_softmax(1)
         return head.labelled.loss(found)
 

@@ -22,7 +22,7 @@ class LabelledSupport:
 
     def residual(self, log_probabilities: Float[Tensor, "T W S"]) -> Float[Tensor, "T W S"]:
         """(softmax - target) / number of real examples: the gradient of the mean loss by the scores."""
-        return log_probabilities.exp() * self.share + self.minus_targets
+        return torch.addcmul(self.minus_targets, log_probabilities.exp(), self.share)
 
     def loss(self, log_probabilities: Float[Tensor, "T W S"]) -> Float[Tensor, " T"]:
         """Mean cross-entropy over the real examples."""

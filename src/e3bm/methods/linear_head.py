@@ -4,6 +4,7 @@ The weights never leave W0 + span(support): W_m = W0 + A_m E. With K = E E^T and
 A -= alpha R and S = S0 + A (K + 1) (the 1 is the bias), and the whole ensemble needs one product with the queries.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,7 +53,7 @@ class LinearHead:
         self.query_start = products[..., support.shape[1] :] + bias.unsqueeze(1)
 
     def basis(self) -> Basis:
-        return Basis(self.vectors, lambda: self.support, lambda: self.query, self.mask)
+        return Basis(lambda: self.vectors, lambda: self.support, lambda: self.query, self.mask)
 
     def start(self) -> LinearState:
         return LinearState(torch.zeros_like(self.start_scores), self.start_scores.log_softmax(1))
@@ -73,6 +74,17 @@ class LinearHead:
 
     def vote(self, ensemble: WeightedSum, state: LinearState, weight: Float[Tensor, " T"]) -> WeightedSum:
         return ensemble.plus(state.coefficients, weight)
+
+    def replay(
+        self,
+        directions: Sequence[Float[Tensor, "T W S"]],
+        rates: Float[Tensor, "T M"],
+        weights: Float[Tensor, "T M"],
+    ) -> WeightedSum:
+        # An update counts in every learner after it: with the sum of their weights.
+        share = rates * weights.flip(1).cumsum(1).flip(1)
+        rows = torch.stack(list(directions), 1).flatten(2)
+        return WeightedSum(-torch.bmm(share.unsqueeze(1), rows).view_as(self.start_scores), weights.sum(1))
 
     def scores(self, ensemble: WeightedSum) -> Float[Tensor, "T Q W"]:
         coefficients, total, _ = ensemble.settled()

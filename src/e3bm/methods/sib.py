@@ -65,24 +65,24 @@ class Sib(nn.Module):
         """The moves on features whose gradients are wanted; the head starts at the class means unless told where."""
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         support, query = unit(support), unit(query)
-        examples = self.scale * query
         if start is None:
             start = labelled.class_means(support)
         if self.initial_weight is not None:
             start = self.initial_weight * start
         return CosineHead(
-            examples,
-            self.scale * support,
-            examples,
+            query,
+            support,
+            query,
             batch.mask,
             labelled,
-            CosineStart.outside(examples, start),
+            CosineStart.outside(query, start),
             lambda scores: (self.gradient_net(scores.mT).mT, None),
             (support, query),
             scale=self.scale,
             shift=self.scale * self.bias,
             centred=False,
             second_order=self.second_order,
+            factor=self.scale,
         )
 
 
@@ -102,10 +102,11 @@ class PublishedNet(nn.Module):
 
     def forward(self, scores: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
         check_ways(self.ways, scores.shape[-1], "published synthetic-gradient net")
-        hidden = self.first_norm(self.first(scores).relu())
-        hidden = self.second_norm(self.second(hidden).relu())
-        out: Tensor = self.third(hidden)
-        return out
+        # Queries come first in memory: so each layer hands to the next what it needs without a copy.
+        hidden = self.first_norm(self.first(scores.transpose(0, 1)).relu().transpose(0, 1))
+        hidden = self.second_norm(self.second(hidden.transpose(0, 1)).relu().transpose(0, 1))
+        out: Tensor = self.third(hidden.transpose(0, 1))
+        return out.transpose(0, 1)
 
 
 class EquivariantNet(nn.Module):
@@ -138,5 +139,9 @@ class TaskNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(features))
 
     def forward(self, values: Float[Tensor, "T N H"]) -> Float[Tensor, "T N H"]:
-        variance, mean = torch.var_mean(values, 1, correction=0, keepdim=True)
-        return (values - mean) * (variance + BATCHNORM_EPS).rsqrt() * self.weight + self.bias
+        tasks, examples, _ = values.shape
+        # Every feature of every task is a channel of its own, in torch's one operation.
+        channels = values.transpose(0, 1).reshape(examples, -1)
+        weight, bias = self.weight.repeat(tasks), self.bias.repeat(tasks)
+        normalised = torch.batch_norm(channels, weight, bias, None, None, True, 0.0, BATCHNORM_EPS, False)
+        return normalised.view(examples, tasks, -1).transpose(0, 1)
