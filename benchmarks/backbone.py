@@ -76,7 +76,7 @@ def rows(quick: bool) -> list[Row]:
     ours, images = backbone(size), torch.rand(IMAGES, 3, size, size)
     plain, features = reference(ours), our_features(ours)
     before = sgemm_flops()
-    result = compare(lambda: plain(images), lambda: features(images), repeats=3 if quick else 7, fast_calls=1)
+    result = compare(lambda: plain(images), lambda: features(images), repeats=3 if quick else 5, fast_calls=1)
     peak = statistics.mean([before, sgemm_flops()])
     reached = multiplications(plain, size) * IMAGES / (result.fast_ms / 1e3)
     return [
@@ -94,7 +94,7 @@ def tables(quick: bool) -> list[Table]:
     for size in (32,) if quick else (32, IMAGE_SIZE):
         ours, images = backbone(size), torch.rand(IMAGES, 3, size, size)
         work = multiplications(reference(ours), size) * IMAGES
-        times = taking_turns(steps_between(ours, images), 1 if quick else 5)
+        times = taking_turns(steps_between(ours, images), 1 if quick else 3)
         peak = sgemm_flops()
         medians = {name: statistics.median(found) for name, found in times.items()}
         first = medians["NCHW, grad mode"]

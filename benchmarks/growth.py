@@ -89,7 +89,7 @@ def _ratio(name: str, few: Work, many: Work, factor: float, limit: float, repeat
 
 def rows(quick: bool) -> list[Row]:
     """Flat in d, linear in M, memory at test flat in M, prediction independent of M."""
-    repeats = 3 if quick else 15
+    repeats = 3 if quick else 9
     few, many = Size(epochs=FEW_EPOCHS), Size(epochs=MANY_EPOCHS)
     found = [
         _ratio(f"Gram loop: d = {WIDE} over d = {NARROW}",

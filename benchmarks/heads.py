@@ -164,6 +164,6 @@ def rows(quick: bool) -> list[Row]:
         if quick and case.shots != 1:
             continue
         slow, fast = sides(case)
-        result = compare(slow, fast, fast_units=case.tasks, repeats=3 if quick else 7)
+        result = compare(slow, fast, fast_units=case.tasks, repeats=3 if quick else 5)
         found.append(Row.of(case.name, result, case.target))
     return found

@@ -34,7 +34,7 @@ class Case:
         return f"MAML, second order, {self.image_size} px, {self.shots}-shot"
 
 
-CASES = (Case(32, 1, 1.5, 9), Case(32, 5, 1.9, 7), Case(84, 1, 2.0, 3), Case(84, 5, 2.8, 3))
+CASES = (Case(32, 1, 1.5, 7), Case(32, 5, 1.9, 5), Case(84, 1, 2.0, 3), Case(84, 5, 2.8, 3))
 MEMORY, MEMORY_CHECKPOINTED = 0.7, 0.5
 
 

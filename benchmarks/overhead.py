@@ -101,7 +101,7 @@ def _row(name: str, ours: list[float], alone: list[float], encoding: float, limi
 
 def rows(quick: bool) -> list[Row]:
     """The three overheads of the target table."""
-    encoding, repeats = encode_seconds(quick), 3 if quick else 31
+    encoding, repeats = encode_seconds(quick), 3 if quick else 21
     found = [
         _end_to_end(
             "E3BM over MTL alone: a test task with ResNet-12 at 84 px", mtl_arms(), MTL_LIMIT, encoding, repeats
@@ -113,7 +113,7 @@ def rows(quick: bool) -> list[Row]:
     batch = tasks_of_images(32, 1)
     arms = maml_arms(32)
     works = {name: our_step(arms[name], batch) for name in ("queries at every step", "E3BM")}
-    times = taking_turns(works, 3 if quick else 21)
+    times = taking_turns(works, 3 if quick else 15)
     name = "the hyperprior alone on MAML: training step, 32 px, 1-shot, over MAML with queries at every step"
     return [*found, _row(name, times["E3BM"], times["queries at every step"], 0.0, MAML_LIMIT)]
 
@@ -124,7 +124,7 @@ def tables(quick: bool) -> list[Table]:
     for shots in (1,) if quick else (1, 5):
         lines += _head_lines("MTL, on features", mtl_arms(), shots, 1 if quick else 9)
         lines += _head_lines("SIB, on features", sib_arms(), shots, 1 if quick else 15)
-        for size in (32,) if quick else (32, 84):
+        for size in (32,) if quick or shots > 1 else (32, 84):
             lines += _maml_lines(size, shots, 1 if quick or size > 32 else 7)
     about = (
         "Time of E3BM over the method without it, on features or, for MAML, the whole network. A MAML that answers its "

@@ -115,5 +115,5 @@ def tables(quick: bool) -> list[Table]:
         except E3BMError as error:
             return [Table("Tasks per second on FC100", f"Not measured: {error}", COLUMNS, ())]
         for shots in (1,) if quick else (1, 5):
-            lines += lines_of(method, shots, data, 1 if quick else 3)
+            lines += lines_of(method, shots, data, 1 if quick else 2)
     return [Table("Tasks per second on FC100", about, COLUMNS, tuple(lines))]

@@ -11,7 +11,7 @@ from torch import distributed
 from torch.multiprocessing import spawn
 
 from benchmarks.maml import learner, tasks_of_images
-from benchmarks.rows import Row, Table
+from benchmarks.rows import Row
 from benchmarks.timing import Comparison, Work, relative_spread, wall_seconds
 from e3bm.core.losses import meta_loss
 from e3bm.engine import Engine
@@ -24,7 +24,6 @@ class Times:
     """Seconds on the clock of the same meta-batch, one list entry a round."""
 
     alone: list[float]
-    two_threads: list[float]
     two_workers: list[float]
 
     def ratio(self, other: list[float]) -> tuple[float, float]:
@@ -34,7 +33,7 @@ class Times:
 
 
 def measure(repeats: int, *, tasks: int = TASKS, image_size: int = IMAGE_SIZE) -> Times:
-    """Meta-gradients of ``tasks`` tasks: one worker, one worker with two threads, two workers, in turn."""
+    """Meta-gradients of ``tasks`` tasks by one worker and by two, in turn."""
     with tempfile.TemporaryDirectory() as place:
         spawn(_work, (repeats, tasks, image_size, place), nprocs=WORKERS)
         return Times(**json.loads((Path(place) / "seconds.json").read_text()))
@@ -46,17 +45,14 @@ def _work(rank: int, repeats: int, tasks: int, image_size: int, place: str) -> N
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
     engine, single = Engine(rank, WORKERS), Engine()
     share, everything = (_step(each, tasks, image_size) for each in (engine, single))
-    seconds: dict[str, list[float]] = {"alone": [], "two_threads": [], "two_workers": []}
+    seconds: dict[str, list[float]] = {"alone": [], "two_workers": []}
     for round_ in range(repeats + 1):
         if rank == 0:
             alone = wall_seconds(everything)
-            torch.set_num_threads(2)
-            threads = wall_seconds(everything)
-            torch.set_num_threads(1)
         distributed.barrier()  # the other worker slept so far
         both = wall_seconds(share)
         if rank == 0 and round_:  # the first round warms up
-            for name, found in zip(seconds, (alone, threads, both), strict=True):
+            for name, found in zip(seconds, (alone, both), strict=True):
                 seconds[name].append(found)
         distributed.barrier()
     if rank == 0:
@@ -81,38 +77,10 @@ def _step(engine: Engine, tasks: int, image_size: int) -> Work:
     return step
 
 
-_found: dict[bool, Times] = {}
-
-
-def _times(quick: bool) -> Times:
-    """Measured once a run, for the row and the table."""
-    if quick not in _found:
-        _found[quick] = measure(1, tasks=2, image_size=16) if quick else measure(7)
-    return _found[quick]
-
-
 def rows(quick: bool) -> list[Row]:
     """Two task workers against one; needs two free cores."""
-    times = _times(quick)
+    times = measure(1, tasks=2, image_size=16) if quick else measure(7)
     ratio, spread = times.ratio(times.two_workers)
     alone, both = (1e3 * statistics.median(found) for found in (times.alone, times.two_workers))
     name = f"MAML, {IMAGE_SIZE} px, {SHOTS}-shot, {TASKS} tasks: two task workers against one (clock)"
     return [Row.of(name, Comparison(ratio, spread, alone, both), TARGET)]
-
-
-def tables(quick: bool) -> list[Table]:
-    """Where a second core is best used."""
-    times = _times(quick)
-    lines = [
-        (name, 1e3 * statistics.median(found), times.ratio(found)[0])
-        for name, found in (
-            ("one worker, one thread", times.alone),
-            ("one worker, two threads an operator", times.two_threads),
-            ("two workers, one thread each", times.two_workers),
-        )
-    ]
-    about = (
-        f"Meta-gradient of {TASKS} tasks of MAML at {IMAGE_SIZE} px, {SHOTS}-shot. Time on the clock, in which other "
-        "work on the machine shows."
-    )
-    return [Table("Two cores", about, ("how", "ms a meta-batch", "times faster"), tuple(lines))]
