@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from e3bm.fewshot.prior_file import load_prior
-
 CHARACTERS = ("g", "&", "Ж")
 
 
@@ -54,9 +52,8 @@ def test_photos_are_used_together_only_when_asked(visitor, glyph_png, quick) -> 
         visitor.photos("/predict", *asked, together=word).json()["predictions"] for word in ("false", "true")
     )
     model = quick().fit({name: [glyph_png(name, 0)] for name in CHARACTERS})
-    expected = model.fitted.classifier.predict_together(model.features(asked), load_prior(None)).probabilities
-    for row, one in enumerate(together):
-        assert [one["probabilities"][name] for name in model.classes] == pytest.approx(expected[row], abs=1e-5)
+    for one, expected in zip(together, model.predict_batch(asked), strict=True):
+        assert one["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
     assert visitor.photos("/predict", asked[0]).json()["predictions"][0] == alone[0]
     assert visitor.photos("/predict", asked[0], together="perhaps").status_code == 422
 

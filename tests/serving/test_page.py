@@ -105,6 +105,12 @@ def test_teach_fit_ask_change_download_and_open(opened, glyph_png, visitor, quic
     expect(page.locator("#answers > li")).to_have_count(2)
     expect(page.locator("#answers > li").first.get_by_text("None of these")).to_be_visible()
 
+    page.get_by_label("Use the photos together").check()
+    with page.expect_request("**/predict") as request:
+        drop(page, page.locator("#ask-drop .drop"), photos(glyph_png, "&", 6, 7, 8))
+    expect(page.locator("#answers > li")).to_have_count(5)
+    assert request.value.response().json()["together"]
+
     add_class(page, "zhe", photos(glyph_png, "Ж", 0, 1, 2, 3))
     expect(page.locator("#fit-state")).to_contain_text("have changed")
     page.get_by_role("button", name="Fit again").click()

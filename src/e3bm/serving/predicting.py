@@ -7,7 +7,6 @@ import numpy as np
 from e3bm.data.image_header import image_size
 from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.fewshot.prediction import Prediction, prediction_list
 from e3bm.fewshot.prior_file import load_prior
 from e3bm.serving.refusals import Refusal
 from e3bm.serving.schemas import Influence, PhotoPrediction
@@ -39,7 +38,7 @@ def predicted(
         raise Refusal(409, "This model was made with a prior of its own; without it photos cannot be used together.")
     rows = np.stack(features_of(fit.classifier, uploads, settings))
     alone = fit.classifier.predict_features(rows)
-    found = _used_together(fit, rows) if together else alone
+    found = fit.classifier.predict_batch_features(rows) if together else alone
     return tuple(
         PhotoPrediction(
             name=upload.name,
@@ -58,12 +57,6 @@ def can_use_together(fit: Fit) -> bool:
     """Whether the prior that the model was made with is here, and with it the part that uses many photos."""
     fitted = fit.classifier.fitted
     return not fitted.own_prior or load_prior(fit.classifier.prior_path).digest == fitted.prior_digest
-
-
-def _used_together(fit: Fit, rows: np.ndarray) -> list[Prediction]:
-    fitted = fit.classifier.fitted
-    prior = load_prior(fit.classifier.prior_path)
-    return prediction_list(fitted.classes, fitted.classifier.predict_together(rows, prior))
 
 
 def _influences(fit: Fit, row: np.ndarray) -> tuple[Influence, ...]:
