@@ -1,5 +1,10 @@
-"""Vision models of the transformers library, by name, when it is installed."""
+"""Vision models of the transformers library, by name, when it is installed.
 
+It is no dependency of this package, and this adapter was tried against a stand-in only.
+"""
+
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,9 +54,8 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
         model = transformers.AutoModel.from_pretrained(
             name, local_files_only=only_stored, use_safetensors=True, trust_remote_code=False
         )
-        stated, _ = transformers.image_processing_utils.ImageProcessingMixin.get_image_processor_dict(
-            name, local_files_only=only_stored
-        )
+        place = transformers.utils.cached_file(name, "preprocessor_config.json", local_files_only=only_stored)
+        stated = json.loads(Path(place).read_bytes())
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SettingsError(f"The model '{name}' cannot be loaded by transformers: {first}") from None

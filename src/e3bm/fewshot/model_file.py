@@ -2,7 +2,7 @@
 
 It holds the head, the support features (unless they were dropped), the class names, the preprocessing, all numbers of
 trust, and the backbone's weights or the name and digest of where they come from. There is no pickle in it: reading a
-file of unknown origin runs nothing, and allocates no more than the file is large.
+file of unknown origin runs nothing, and takes memory in proportion to its size.
 """
 
 import json
