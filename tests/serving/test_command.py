@@ -1,0 +1,60 @@
+"""`e3bm serve` as it is started and stopped."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from e3bm.cli.main import main
+from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nowhere.e3bm"], "There is no model file nowhere.e3bm"),
+        (["--port", "99999"], "65535"),
+        (["--most-pixels", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_what_cannot_be_served_is_a_sentence(words, told, capsys) -> None:
+    assert main(["serve", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_taken_port_is_a_sentence(capsys) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra `pretrained` is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot listen" in capsys.readouterr().err
+
+
+def test_it_serves_real_features_and_stops_politely(glyph_png, tmp_path) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra `pretrained` is not installed")
+    command = [sys.executable, "-m", "e3bm.cli.main", "serve", "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as server:
+        try:
+            address = server.stdout.readline().split()[2]
+            with httpx.Client(base_url=address, timeout=300) as client:
+                assert client.get("/workspace").json()["backbone"] == "efficientnet-lite0"
+                for character in ("g", "&"):
+                    number = client.post("/classes", json={"name": character}).json()["id"]
+                    files = [("photos", ("a.png", glyph_png(character, place))) for place in range(2)]
+                    assert client.post(f"/classes/{number}/photos", files=files).status_code == 201
+                assert client.post("/fit").status_code == 200
+                asked = glyph_png("g", 5)
+                (told,) = client.post("/predict", files={"photos": asked}).json()["predictions"]
+                (tmp_path / "m.e3bm").write_bytes(client.get("/model").content)
+            server.send_signal(signal.SIGTERM)
+            _, complaints = server.communicate(timeout=120)
+        finally:
+            server.kill()
+    assert server.returncode == 0
+    assert complaints == "e3bm: the server has stopped.\n"
+    loaded = FewShotClassifier.load(tmp_path / "m.e3bm")
+    assert told["probabilities"] == pytest.approx(loaded.predict(asked).probabilities, abs=1e-5)
