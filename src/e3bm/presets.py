@@ -201,7 +201,7 @@ def _paper_pretrain(method: str, backbone: str, images: dict[str, Any]) -> Pretr
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
     "sib": {
-        "steps": 800, "tasks": 16, "schedule": "cosine", "theta": 3e-3, "gradient_net": 3e-3, "base_rate": 1e-4,
+        "steps": 800, "tasks": 16, "schedule": "cosine", "theta": 1e-2, "gradient_net": 1e-2, "base_rate": 1e-4,
     },
     # More than two cores do in a day: a run that was stopped before is reported with what it had, and can go on.
     "maml": {"steps": 20_000, "tasks": 4},
