@@ -200,12 +200,11 @@ def _paper_pretrain(method: str, backbone: str, images: dict[str, Any]) -> Pretr
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
-    "sib": {
-        "steps": 800, "tasks": 16, "schedule": "cosine", "theta": 1e-2, "gradient_net": 1e-2, "base_rate": 1e-4,
-    },
+    "sib": {"steps": 800, "tasks": 16, "schedule": "cosine", "base_rate": 1e-4},
     # More than two cores do in a day: a run that was stopped before is reported with what it had, and can go on.
     "maml": {"steps": 20_000, "tasks": 4},
 }  # fmt: skip
+SIB_RATES = {1: 1e-2, 5: 3e-3}  # by the number of shots
 SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
     "mtl": {"every": 25, "episodes": 500},
     "sib": {"every": 100, "episodes": 500},
@@ -248,7 +247,8 @@ def _small_preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pre
             else {"name": "conv4", "adapt": "full", "batchnorm": "batch"},
             "method": inner.model_dump(),
             "hyperprior": hyperprior_settings(method, "e3bm", kind).model_dump(),
-            "optimiser": SMALL_OPTIMISERS[method],
+            "optimiser": SMALL_OPTIMISERS[method]
+            | (dict.fromkeys(("theta", "gradient_net"), SIB_RATES[shots]) if method == "sib" else {}),
             "validation": SMALL_VALIDATIONS[method],
         },
     )
