@@ -43,6 +43,7 @@ def test_the_readme_commands_work_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("E3BM_DATA", str(tmp_path / "data"))
     draw_photos(tmp_path / "photos")
+    (tmp_path / "results").symlink_to(README.parent / "results")
     shown = commands()
     assert len(shown) >= 7
     for words in shown:
