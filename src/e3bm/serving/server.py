@@ -11,6 +11,8 @@ from e3bm.errors import SettingsError
 from e3bm.serving.settings import ServeSettings
 
 CONNECTIONS_PER_REQUEST = 16
+# Longer than clients and proxies keep an idle connection: one that the server closes first may be in use again already.
+KEEP_ALIVE = 75
 
 
 def serve(app: FastAPI, settings: ServeSettings, tell: Callable[[str], None]) -> None:
@@ -36,6 +38,7 @@ def server(app: FastAPI, settings: ServeSettings) -> uvicorn.Server:
             proxy_headers=False,
             # Idle connections are cheap, though not free.
             limit_concurrency=CONNECTIONS_PER_REQUEST * settings.in_flight,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=settings.stop_timeout,
         )
     )
