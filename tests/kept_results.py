@@ -86,6 +86,10 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     for entry in together:
         numbers, paired = entry.numbers(), entry.paired(baseline_of(entry, together))
         found |= {(numbers["accuracy"], numbers["ci"]), (paired["paired_difference"] or 0.0, paired["paired_ci"])}
+    for path in sorted(results.glob("classifier/*/rows.json")):
+        for row in read_json(path):
+            ours = row.get("ours_minus_this", row)
+            found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
     for table in ("T1", "T2", "S1", "S2"):
         found |= {(row.accuracy, row.ci) for row in paper_rows(table)}
         found |= {(row.published_code or 0.0, row.published_code_ci) for row in paper_rows(table)}

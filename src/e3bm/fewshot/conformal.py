@@ -12,7 +12,7 @@ def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:
     """The largest misfit (1 - probability) a class may have; without enough left-out examples every class may.
 
     With n exchangeable examples the rank ceil((n + 1) coverage) keeps the promise. Left-out examples are predicted by
-    fits that miss them, which makes the sets a little larger than needed; the measured coverage is in docs/trust.md.
+    fits that miss them, which should make the sets a little larger than needed.
     """
     if not 0 < coverage < 1:
         raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
