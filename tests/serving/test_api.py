@@ -170,6 +170,14 @@ def test_a_bad_photo_is_named_and_nothing_is_kept_of_its_request(visitor, glyph_
     assert visitor.get("/workspace").json()["classes"][0]["photos"] == []
 
 
+def test_a_decoder_that_gives_up_in_its_own_way_is_a_sentence(visitor) -> None:
+    number = visitor.post("/classes", json={"name": "g"}).json()["id"]
+    unknown_format = b"DDS " + (124).to_bytes(4, "little") + bytes(120)  # Pillow raises NotImplementedError
+    answer = visitor.photos(f"/classes/{number}/photos", unknown_format)
+    assert answer.status_code == 422
+    assert "0.png cannot be used" in answer.json()["error"]
+
+
 def test_predictions_go_on_while_fits_are_made(visitor, glyph_png) -> None:
     visitor.teach(*CHARACTERS, shots=8)
     first = visitor.post("/fit").json()

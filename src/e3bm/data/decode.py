@@ -1,7 +1,9 @@
 """Encoded images to arrays of one size, whatever they were: grey, palette, transparent, 16 bits, turned by a camera."""
 
 import io
+import struct
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +19,11 @@ MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 30_000
 # EPS is drawn by a program outside of Python; the others are no pictures or have no decoder of Pillow's own.
 NOT_OPENED = frozenset({"EPS", "WMF", "PDF", "MPEG", "HDF5", "GRIB", "BUFR", "STUB"})
-DECODING_ERRORS = (OSError, ValueError, SyntaxError, TypeError, EOFError, IndexError, KeyError, ZeroDivisionError)
+# Whatever the decoders raise on bytes that nobody checked; found by sending them damaged images.
+DECODING_ERRORS = (
+    OSError, ValueError, SyntaxError, TypeError, EOFError, LookupError, ArithmeticError, RuntimeError, AttributeError,
+    AssertionError, struct.error, zlib.error,
+)  # fmt: skip
 WIDE_GREY = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 

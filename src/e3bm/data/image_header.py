@@ -20,5 +20,7 @@ def image_size(content: bytes) -> tuple[int, int]:
         raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from None
     except Image.DecompressionBombError:
         raise DataError("it has far more pixels than are read") from None
+    except MemoryError:
+        raise DataError("it asks for more memory than there is") from None
     except DECODING_ERRORS as error:
         raise DataError(f"it is damaged ({str(error).rstrip('.') or type(error).__name__})") from None
