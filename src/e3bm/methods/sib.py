@@ -112,8 +112,10 @@ class PublishedNet(nn.Module):
 class EquivariantNet(nn.Module):
     """Each class's score with summaries over the classes, weights shared by all classes: any number of ways."""
 
-    def __init__(self, hidden: int = 40) -> None:
+    def __init__(self, hidden: int = 40, *, contrasts: bool = False) -> None:
+        """With ``contrasts`` a class moves by what tells queries apart, not by what all of them have in common."""
         super().__init__()
+        self.contrasts = contrasts
         self.first, self.second, self.third = nn.Linear(4, hidden), nn.Linear(2 * hidden, hidden), nn.Linear(hidden, 1)
         self.first_norm, self.second_norm = TaskNorm(hidden), TaskNorm(hidden)
 
@@ -127,7 +129,7 @@ class EquivariantNet(nn.Module):
         hidden = torch.cat([hidden, hidden.mean(2, keepdim=True).expand_as(hidden)], -1)
         hidden = self.second_norm(self.second(hidden).relu().flatten(1, 2)).view(tasks, queries, ways, -1)
         out: Tensor = self.third(hidden).squeeze(-1)
-        return out
+        return out - out.mean(1, keepdim=True) if self.contrasts else out
 
 
 class TaskNorm(nn.Module):
