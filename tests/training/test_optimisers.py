@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from e3bm.assembly import build_backbone, build_learner
-from e3bm.errors import DivergenceError
+from e3bm.errors import DivergenceError, SettingsError
 from e3bm.settings import OptimiserSettings
 from e3bm.training.optimisers import (
     build_optimiser,
@@ -141,3 +141,10 @@ def test_broken_gradients_stop_before_they_spoil_the_weights(broken):
     check_gradients(gradients([1.0], [2.0]), 4)
     with pytest.raises(DivergenceError, match=r"gradient of step 5 is not finite; the last checkpoint is good"):
         check_gradients(gradients([1.0], [broken]), 4)
+
+
+def test_nothing_to_train_is_said(tmp_path):
+    wanted = settings(tmp_path, "mtl", method__head="cosine", method__start="prototype")
+    learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
+    with pytest.raises(SettingsError, match="Nothing is left to train"):
+        build_optimiser(learner, RATES)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from e3bm.core.learner import MetaLearner
-from e3bm.errors import DivergenceError
+from e3bm.errors import DivergenceError, SettingsError
 from e3bm.settings import OptimiserSettings
 
 
@@ -57,6 +57,11 @@ def _kind(name: str, generators: list[str]) -> str:
 def build_optimiser(learner: MetaLearner, settings: OptimiserSettings) -> torch.optim.Optimizer:
     """Adam, or SGD with Nesterov momentum, over the groups."""
     groups = parameter_groups(learner, settings)
+    if not groups:
+        raise SettingsError(
+            "Nothing is left to train: the method, a frozen backbone and a constant hyperprior have no parameters. "
+            "Train rates, votes or the backbone, or test the pre-trained run as it is."
+        )
     if settings.kind == "adam":
         return torch.optim.Adam(groups, weight_decay=settings.weight_decay)
     return torch.optim.SGD(groups, lr=settings.theta, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay)
