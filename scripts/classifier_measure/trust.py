@@ -1,4 +1,4 @@
-"""What else a classifier says: unknown examples, prediction sets, doubtful labels; measured on the same tables."""
+"""What else a classifier says: unknown examples, prediction sets, doubtful labels, queries used together."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from e3bm.fewshot.prior_file import load_prior
 COVERAGES = (0.8, 0.9, 0.95)
 RECALL = 0.95
 FEWEST_FOR_DOUBT = 3
+SOME = 40  # queries of an uneven batch
 
 
 def unknown(table: Table, shots: int, count: int) -> dict[str, Any]:
@@ -75,6 +76,27 @@ def doubtful(table: Table, shots: int, count: int) -> dict[str, Any]:
     return {"ways": table.ways, "shots": shots, "episodes": count, **_means(found)}
 
 
+def batches(table: Table, shots: int, count: int) -> dict[str, Any]:
+    """What using queries together changes: all of them, some of a few preferred classes, those of one class alone."""
+    found: dict[str, list[float]] = {}
+    prior = load_prior()
+    for number, episode in enumerate(episodes(table, shots, count)):
+        random = np.random.default_rng([11, number])
+        model, queries = fitted(prior, table, episode), len(episode.query)
+        preference = random.dirichlet(np.ones(table.ways))[episode.query_labels] + 1e-6
+        for kind, places in {
+            "even": np.arange(queries),
+            "uneven": random.choice(queries, SOME, replace=False, p=preference / preference.sum()),
+            "one_class": np.flatnonzero(episode.query_labels == number % table.ways),
+        }.items():
+            rows, truth = table.features[episode.query[places]], episode.query_labels[places]
+            for how, answers in (("alone", model.predict(rows)), ("together", model.predict_together(rows, prior))):
+                likely = np.maximum(answers.probabilities[np.arange(len(truth)), truth], 1e-12)
+                found.setdefault(f"accuracy_{kind}_{how}", []).append(100 * float((answers.labels == truth).mean()))
+                found.setdefault(f"nll_{kind}_{how}", []).append(float(-np.log(likely).mean()))
+    return {"ways": table.ways, "shots": shots, "episodes": count, "uneven_queries": SOME, **_means(found)}
+
+
 def trust(name: str, table: Table, count: int) -> dict[str, Any]:
     """Everything, for few and for more shots."""
     return {
@@ -82,6 +104,7 @@ def trust(name: str, table: Table, count: int) -> dict[str, Any]:
         "unknown": [unknown(table, shots, count) for shots in (1, 5)],
         "prediction_sets": [sets(table, shots, count) for shots in (2, 5, 10)],
         "doubtful_labels": [doubtful(table, shots, count) for shots in (5, 10) if shots >= FEWEST_FOR_DOUBT],
+        "used_together": [batches(table, shots, count) for shots in (1, 5)],
     }
 
 
