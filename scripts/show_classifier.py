@@ -51,6 +51,12 @@ def by_shots(rows: list[Row], show: Any) -> str:
     return table(head, ([name, *(found.get((name, each), "") for each in shots)] for name in names))
 
 
+def difference(row: Row) -> str:
+    """How far ours, each query alone, is ahead on the same episodes."""
+    ours = row.get("ours_minus_this")
+    return f"{ours['accuracy']:+.2f} ± {ours['ci']:.2f}" if ours else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="+")
