@@ -72,6 +72,7 @@ def main() -> None:
             print(long(rows))
             continue
         print("Accuracy %:\n\n" + by_shots(rows, lambda row: f"{row['accuracy']:.2f} ± {row['ci']:.2f}") + "\n")
+        print("Ours, each query alone, minus the row:\n\n" + by_shots(rows, difference) + "\n")
         print(
             "NLL, and ECE % in brackets:\n\n"
             + by_shots(rows, lambda row: f"{row['nll']:.3f} ({row['ece']:.1f})")
