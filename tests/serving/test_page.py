@@ -10,6 +10,7 @@ from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+PATIENCE = 120_000  # milliseconds, on a machine that may be busy
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DROP = """([place, files]) => {
   const carried = new DataTransfer();
@@ -22,8 +23,9 @@ DROP = """([place, files]) => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["sync_api.Browser"]:
+    sync_api.expect.set_options(timeout=PATIENCE)
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES, timeout=PATIENCE)
         yield started
         started.close()
 
@@ -36,7 +38,7 @@ def opened(browser, visitor, address):
     def open_page(**options):
         contexts.append(browser.new_context(**options))
         page = contexts[-1].new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(PATIENCE)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda told: complaints.append(told.text) if "Content Security" in told.text else None)
         page.on("request", lambda request: request.url.startswith((address, "blob:")) or complaints.append(request.url))
@@ -170,6 +172,18 @@ def test_everything_by_keyboard(opened, glyph_png) -> None:
                 return
         pytest.fail(f"Tab does not lead to '{words}'")
 
+    # Listened to from the beginning: the browser must have been told before a dialogue opens.
+    dialogues: list[sync_api.FileChooser] = []
+    page.on("filechooser", lambda dialogue: dialogues.append(dialogue))  # noqa: PLW0108  # playwright wants a function
+
+    def choose(files: list[dict]) -> None:
+        page.keyboard.press("Space")
+        for _ in range(600):
+            if dialogues:
+                break
+            page.wait_for_timeout(100)
+        dialogues.pop().set_files(files)
+
     for name, character in (("letter g", "g"), ("ampersand", "&")):
         if name == "letter g":
             tab_to("class-name")
@@ -179,17 +193,13 @@ def test_everything_by_keyboard(opened, glyph_png) -> None:
         page.keyboard.press("Enter")
         # The new class's own control has the keyboard next.
         expect(page.get_by_label(f"Add photos of {name}", exact=True)).to_be_focused()
-        with page.expect_file_chooser() as chooser:
-            page.keyboard.press("Space")
-        chooser.value.set_files(photos(glyph_png, character, 0, 1, 2))
+        choose(photos(glyph_png, character, 0, 1, 2))
         expect(card(page, name).get_by_text("3 photos")).to_be_visible()
     tab_to("Fit")
     page.keyboard.press("Enter")
     expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
     tab_to("Choose photos to classify")
-    with page.expect_file_chooser() as chooser:
-        page.keyboard.press("Space")
-    chooser.value.set_files(photos(glyph_png, "&", 7))
+    choose(photos(glyph_png, "&", 7))
     expect(page.locator("#answers > li")).to_have_count(1)
     expect(page.get_by_role("status")).to_contain_text("ampersand")
     page.get_by_role("button", name="Forget class ampersand").focus()
