@@ -111,8 +111,8 @@ def test_what_the_context_holds():
         # The head's gradient as ways x channels x positions, root mean square over ways and positions.
         by_channel = gradients["head.weight"].view(WAYS, 2, 4)
         rows = torch.eye(2, dtype=torch.float64)[None]
-        (read,) = context("rms", method).summary.bind(basis, rows, torch.zeros(1, 2, 2, dtype=torch.float64), False)
-        exact(read(seen)[task], (by_channel.square().mean((0, 2)) + TINY).sqrt())
+        read = context("rms", method).summary.bind(basis, rows, torch.zeros(1, 2, 2, dtype=torch.float64), False)
+        exact(read.value(0, read.see(seen))[task], (by_channel.square().mean((0, 2)) + TINY).sqrt())
 
 
 def test_embeddings_of_padded_tasks():
