@@ -153,7 +153,7 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(run, photos, asked, tm
     assert "pip install 'e3bm[pretrained]'" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm")
     monkeypatch.setitem(sys.modules, "transformers", None)
     words = ["fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "transformers:facebook/dinov2-small"]
-    assert "pip install transformers" in sentence(capsys, *words)
+    assert "pip install 'e3bm[transformers]'" in sentence(capsys, *words)
 
 
 def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):

@@ -47,7 +47,7 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
     except ImportError:
         raise SettingsError(
             f"The backbone '{HUB}{name}' needs the transformers library, which is not installed; "
-            "run: pip install transformers (or leave the backbone out for EfficientNet-Lite0)."
+            "run: pip install 'e3bm[transformers]' (or leave the backbone out for EfficientNet-Lite0)."
         ) from None
     try:
         # Neither code of a stranger nor pickles: weights come as safetensors or not at all.
