@@ -1,6 +1,7 @@
 """Vision models of the transformers library, by name, when it is installed.
 
-It is no dependency of this package, and this adapter was tried against a stand-in only.
+The extra `transformers` brings the library. Tried with version 5.22 on small untrained DINOv2, ResNet and CLIP models in
+local folders; no model was fetched.
 """
 
 import json
