@@ -1,7 +1,7 @@
 """Vision models of the transformers library, by name, when it is installed.
 
-The extra `transformers` brings the library. Tried with version 5.22 on small untrained DINOv2, ResNet and CLIP models in
-local folders; no model was fetched.
+The extra `transformers` brings the library. Tried with version 5.22 on small untrained DINOv2, ResNet and CLIP models
+in local folders; no model was fetched.
 """
 
 import json
