@@ -42,6 +42,8 @@ class TrustPrior:
     """As many left-out examples as this move the threshold half of the way."""
     suspicion: float
     """Odds (as a logarithm) against a label from which on it is pointed out."""
+    alone: tuple[Curve, ...] = ()
+    """The same quantiles around the centre that the facts say, by shots: all there is without left-out examples."""
 
     def known_score(
         self, energy: Float[Tensor, " N"], distance: Float[Tensor, " N"], facts: Float[Tensor, "#N F"]
@@ -59,6 +61,11 @@ class TrustPrior:
         """The quantile of the score around its centre."""
         return float(np.interp(level, self.spread_levels, self.spread_values))
 
+    def spread_alone(self, level: float, shots: float) -> float:
+        """The same for a task whose own centre nobody has seen; the scores of one shot lie closer together."""
+        values = [curve(shots) for curve in self.alone] or self.spread_values
+        return float(np.interp(level, self.spread_levels, values))
+
     def as_json(self) -> dict[str, Any]:
         """Plain values for a file."""
         return asdict(self)
@@ -67,17 +74,16 @@ class TrustPrior:
     def from_json(cls, values: dict[str, Any]) -> "TrustPrior":
         """The numbers of a file."""
         try:
-            found: dict[str, Any] = {
-                name: Curve(tuple(value["shots"]), tuple(value["values"]))
-                if isinstance(value, dict)
-                else tuple(value)
-                if isinstance(value, list)
-                else float(value)
-                for name, value in values.items()
-            }
-            return cls(**found)
+            return cls(**{name: _plain(value) for name, value in values.items()})
         except (TypeError, KeyError, ValueError) as error:
             raise CheckpointError(f"The numbers of trust in a prior are not readable: {error}.") from None
+
+
+def _plain(value: Any) -> Any:
+    """A curve, a tuple of such values, or a number, from JSON."""
+    if isinstance(value, dict):
+        return Curve(tuple(value["shots"]), tuple(value["values"]))
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else float(value)
 
 
 def known_design(

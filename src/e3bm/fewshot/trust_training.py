@@ -157,8 +157,19 @@ def _with_known(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
     # Quantiles around each task's own mean, then their mean: tasks differ in where their scores lie.
     levels = torch.tensor(LEVELS, dtype=torch.double)
     spread = torch.stack([torch.quantile(scores - scores.mean(), levels) for scores in of_known]).mean(0)
+    beside = [scores - expected for scores, expected in zip(of_known, design @ centre, strict=True)]
+    by_shots = [
+        torch.quantile(
+            torch.cat([each for each, task in zip(beside, tasks, strict=True) if task.shots == shots]), levels
+        )
+        for shots in SHOTS
+    ]
     return _changed(
-        trust, known=tuple(regression.tolist()), centre=tuple(centre.tolist()), spread_values=tuple(spread.tolist())
+        trust,
+        known=tuple(regression.tolist()),
+        centre=tuple(centre.tolist()),
+        spread_values=tuple(spread.tolist()),
+        alone=tuple(Curve(SHOTS, tuple(column.tolist())) for column in torch.stack(by_shots, -1)),
     )
 
 

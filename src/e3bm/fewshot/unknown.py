@@ -23,7 +23,7 @@ def known_threshold(
     level = 1 - recall
     expected = float(trust.known_centre(facts.unsqueeze(0))[0])
     if held_out is None:
-        return expected + trust.spread(level)
+        return expected + trust.spread_alone(level, shots)
     scores = known_scores(held_out.scores, held_out.distances, temperature, held_out.facts, trust)
     beside = scores - trust.known_centre(held_out.facts) - trust.left_out_shift(shots)
     share = len(held_out) / (len(held_out) + trust.trusted)
