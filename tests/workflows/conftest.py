@@ -49,6 +49,7 @@ def house(tmp_path_factory):
     """A folder to work in, with the made-up data in E3BM_DATA and tiny presets in place of the real ones."""
     folder = tmp_path_factory.mktemp("house")
     write_fc100(folder / "data")
+    (folder / "results").mkdir()  # so that no test depends on another having kept something
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("E3BM_DATA", str(folder / "data"))
         patch.chdir(folder)
