@@ -19,3 +19,14 @@ torch.set_num_threads(1)
 def small_data(tmp_path_factory):
     """The folder of the data sets and backbones of small_runs."""
     return tmp_path_factory.mktemp("small_data")
+
+
+@pytest.fixture(scope="session")
+def pretrained_run(small_data, tmp_path_factory):
+    """A backbone of ours: the folder of a pre-training of one epoch."""
+    from e3bm.workflows.pretrain import run_pretrain
+    from small_runs import pretrain_settings
+
+    folder = tmp_path_factory.mktemp("runs") / "pretrain"
+    run_pretrain(pretrain_settings(small_data, epochs=1), folder)
+    return folder

@@ -13,16 +13,6 @@ from PIL import Image
 from e3bm.cli.main import main
 from e3bm.fewshot import backbone_choice
 from photo_models import CLASSES, picture, write_folder
-from small_runs import pretrain_settings
-
-
-@pytest.fixture(scope="module")
-def run(small_data, tmp_path_factory):
-    from e3bm.workflows.pretrain import run_pretrain
-
-    folder = tmp_path_factory.mktemp("runs") / "pretrain"
-    run_pretrain(pretrain_settings(small_data, epochs=1), folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +21,9 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(run, photos):
+def model(pretrained_run, photos):
     path = photos.parent / "model.e3bm"
-    assert main(["fit", str(photos), "--out", str(path), "--backbone", str(run)]) == 0
+    assert main(["fit", str(photos), "--out", str(path), "--backbone", str(pretrained_run)]) == 0
     return path
 
 
@@ -65,10 +55,10 @@ def sentence(capsys, *words):
     return lines[0]
 
 
-def test_fit_says_what_it_learned_from(run, photos, tmp_path, capsys):
+def test_fit_says_what_it_learned_from(pretrained_run, photos, tmp_path, capsys):
     shutil.copytree(photos, tmp_path / "photos")
     Image.fromarray(picture("sky", 50)).save(tmp_path / "photos" / "grass" / "wrong.png")
-    words = ["fit", tmp_path / "photos", "--out", tmp_path / "m.e3bm", "--backbone", run]
+    words = ["fit", tmp_path / "photos", "--out", tmp_path / "m.e3bm", "--backbone", pretrained_run]
     output = said(capsys, words)
     assert output.out.startswith("3 classes, 13 photos\n  brick  4\n  grass  5\n  sky    4\nleft-out accuracy: ")
     wrong = tmp_path / "photos" / "grass" / "wrong.png"
@@ -130,9 +120,9 @@ def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_
     assert "between 0 and 1" in sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "7")
 
 
-def test_a_sentence_for_everything_that_is_wrong_with_fit(run, photos, asked, tmp_path, capsys, monkeypatch):
+def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos, asked, tmp_path, capsys, monkeypatch):
     def fit(source, *words):
-        return sentence(capsys, "fit", source, "--out", tmp_path / "m.e3bm", "--backbone", run, *words)
+        return sentence(capsys, "fit", source, "--out", tmp_path / "m.e3bm", "--backbone", pretrained_run, *words)
 
     assert "There is no folder" in fit(tmp_path / "none")
     assert "lie in one folder" in fit(photos / "sky")
@@ -140,13 +130,15 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(run, photos, asked, tm
     shutil.copytree(photos, broken)
     shutil.copy(asked / "bad.png", broken / "sky" / "bad.png")
     assert "bad.png cannot be used: it is damaged" in fit(broken)
-    output = said(capsys, ["fit", broken, "--out", tmp_path / "m.e3bm", "--backbone", run, "--skip-unreadable"])
+    output = said(
+        capsys, ["fit", broken, "--out", tmp_path / "m.e3bm", "--backbone", pretrained_run, "--skip-unreadable"]
+    )
     assert "note: " in output.out
     (broken / "sky" / "bad.png").unlink()
     shutil.copy(broken / "sky" / "1.png", broken / "grass" / "copy.png")
     assert "The same photo is in class 'grass'" in fit(broken)
-    assert "is a folder" in sentence(capsys, "fit", photos, "--out", tmp_path, "--backbone", run)
-    assert "left alone" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", run)
+    assert "is a folder" in sentence(capsys, "fit", photos, "--out", tmp_path, "--backbone", pretrained_run)
+    assert "left alone" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", pretrained_run)
     assert "no run folder" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "nothing")
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     monkeypatch.setattr(backbone_choice, "lite0_extractor", backbone_choice.lite0_extractor.__wrapped__)

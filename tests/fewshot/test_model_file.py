@@ -18,24 +18,14 @@ from e3bm import FewShotClassifier
 from e3bm.errors import CheckpointError, E3BMError
 from e3bm.fewshot.model_file import ABOUT, DIGEST, content_digest, read_model
 from e3bm.fewshot.prior_file import SHIPPED
-from e3bm.workflows.pretrain import run_pretrain
 from photo_models import CLASSES, network, picture, pictures, same_fit, support, unfitted
-from small_runs import pretrain_settings
 
 ASKED = [picture(name, number) for name in CLASSES for number in (20, 21)]
 
 
 @pytest.fixture(scope="module")
-def run(small_data, tmp_path_factory):
-    """A backbone of ours."""
-    folder = tmp_path_factory.mktemp("runs") / "pretrain"
-    run_pretrain(pretrain_settings(small_data, epochs=1), folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(run):
-    return FewShotClassifier(run).fit(support())
+def model(pretrained_run):
+    return FewShotClassifier(pretrained_run).fit(support())
 
 
 @pytest.fixture
@@ -55,21 +45,21 @@ def test_a_file_holds_everything(model, file):
     assert FewShotClassifier.from_bytes(file.read_bytes()).predict(ASKED) == model.predict(ASKED)
 
 
-def test_nothing_of_the_photos_is_in_the_file(run, tmp_path):
+def test_nothing_of_the_photos_is_in_the_file(pretrained_run, tmp_path):
     folder = tmp_path / "secret place"
     for name, photos in support().items():
         (folder / name).mkdir(parents=True)
         for number, pixels in enumerate(photos):
             Image.fromarray(pixels).save(folder / name / f"holiday {number}.png")
-    content = FewShotClassifier(run).fit(folder).to_bytes()
+    content = FewShotClassifier(pretrained_run).fit(folder).to_bytes()
     assert b"secret place" not in content
     assert b"holiday" not in content
 
 
-def test_changes_after_loading_equal_a_fit_from_scratch(run, file):
+def test_changes_after_loading_equal_a_fit_from_scratch(pretrained_run, file):
     found = FewShotClassifier.load(file).add_class("sand", pictures("sand", 2)).forget_class("sky")
     scratch = {**support(names=("brick", "grass")), "sand": pictures("sand", 2)}
-    assert same_fit(found, FewShotClassifier(run).fit(scratch))
+    assert same_fit(found, FewShotClassifier(pretrained_run).fit(scratch))
 
 
 def test_support_features_can_be_dropped(model, tmp_path):
@@ -85,11 +75,11 @@ def test_support_features_can_be_dropped(model, tmp_path):
         found.influences(ASKED[0])
 
 
-def test_doubtful_photos_have_numbers_for_names(run, tmp_path):
+def test_doubtful_photos_have_numbers_for_names(pretrained_run, tmp_path):
     photos = support(6)
     photos["grass"].insert(2, picture("sky", 50))
     for keep in (True, False):
-        FewShotClassifier(run).fit(photos).save(tmp_path / "model.e3bm", keep_support=keep)
+        FewShotClassifier(pretrained_run).fit(photos).save(tmp_path / "model.e3bm", keep_support=keep)
         assert [one.name for one in FewShotClassifier.load(tmp_path / "model.e3bm").suspicions] == ["grass #3"]
 
 
@@ -107,11 +97,11 @@ def test_networks_of_users_come_back_with_the_same_weights_only(tmp_path):
         FewShotClassifier.load(path, backbone=other)
 
 
-def test_a_prior_of_ones_own_is_asked_for_before_classes_change(run, tmp_path):
+def test_a_prior_of_ones_own_is_asked_for_before_classes_change(pretrained_run, tmp_path):
     prior = tmp_path / "prior.safetensors"
     prior.write_bytes(SHIPPED.read_bytes())
     path = tmp_path / "model.e3bm"
-    FewShotClassifier(run, prior=prior).fit(support()).save(path)
+    FewShotClassifier(pretrained_run, prior=prior).fit(support()).save(path)
     assert FewShotClassifier.load(path).forget_class("sky").classes == ("brick", "grass")  # the same numbers
     about, tensors = read_model(path)
     about["prior"]["digest"] = "another"
