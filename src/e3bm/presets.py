@@ -205,6 +205,11 @@ SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "maml": {"steps": 20_000, "tasks": 4},
 }  # fmt: skip
 SIB_RATES = {1: 1e-2, 5: 3e-3}  # by the number of shots
+PRETRAINED_MAML_RATES = {1: 0.01, 5: 0.03}
+PRETRAINED_MAML: dict[str, Any] = {
+    "data__recipe": "cifar", "data__augment": True, "method__start": "zero",
+    "optimiser__steps": 2000, "optimiser__schedule": "cosine", "validation__every": 500, "validation__episodes": 400,
+}  # fmt: skip
 SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
     "mtl": {"every": 25, "episodes": 500},
     "sib": {"every": 100, "episodes": 500},
@@ -274,6 +279,15 @@ def _variants(preset: Preset) -> Iterator[Preset]:
         changes |= {"validation__every": 50, "validation__episodes": 100}  # images, not features
         name, about = preset.name.replace("-mtl-", "-mtl-scaled-"), f"{preset.about}, scale and shift trained"
         yield replace(preset, name=name, about=about, train=train.but(**changes))
+    if method == "mtl" and preset.name.startswith("small") and preset.pretrain is not None:
+        pretrain = preset.pretrain.but(backbone__levelled=True)
+        name, about = preset.name.replace("-mtl-", "-mtl-levelled-"), f"{preset.about}, features levelled"
+        yield replace(preset, name=name, about=about, train=train.but(backbone__levelled=True), pretrain=pretrain)
+    if preset.name.startswith("small-maml"):
+        tuned = PRETRAINED_MAML_RATES[5 if train.episode.shots == 5 else 1]
+        name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
+        changed = train.but(method__rate=tuned, **PRETRAINED_MAML)
+        yield replace(preset, name=name, about=about, train=changed, pretrain=_conv4_pretrain())
     # Figure 4 has MTL+E3BM (LSTM, inductive) as in Table 1.
     if method == "mtl" and kind == "lstm-inductive" and train.method.head == "linear":
         for arm, (rate, weight) in ABLATIONS.items():
@@ -282,6 +296,19 @@ def _variants(preset: Preset) -> Iterator[Preset]:
                 "MTL+E3BM (lstm-inductive)", f"MTL, ablation ({arm}): alpha {rate}, v {weight},"
             )
             yield replace(preset, name=rename(arm), about=about, train=ablation_settings(train, arm, learned))
+
+
+def _conv4_pretrain() -> PretrainSettings:
+    return read_settings(
+        PretrainSettings,
+        {
+            "data": {"dataset": "fc100", "recipe": "cifar", "normalisation": "none", "augment": True},
+            "backbone": {"name": "conv4", "adapt": "full"},
+            "epochs": 30,
+            "label_smoothing": 0.1,
+            "validation": {"every": 1, "episodes": 500},
+        },
+    )
 
 
 def _kind(preset: Preset) -> str:

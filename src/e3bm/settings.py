@@ -91,6 +91,8 @@ class BackboneSettings(Settings):
     """conv4, conv4_64, conv4_stride, resnet12, resnet18, resnet25, wrn28_10, wrn28_10_sib, or a registered one."""
     width: float = Field(default=1.0, gt=0, le=4)
     """Factor on all channel numbers."""
+    levelled: bool = False
+    """Features of the image and its mirror image are averaged, centred, and half whitened by the training classes."""
     pretrained: Path | None = None
     """Run folder of `e3bm pretrain`, or a .safetensors file of `e3bm import-weights`, to take the weights from."""
     adapt: Literal["frozen", "scale_shift", "full"] = "frozen"
@@ -98,6 +100,11 @@ class BackboneSettings(Settings):
     batchnorm: Literal["batch", "running", "batch_then_running", "per_step"] = "running"
     """Statistics in use: each pass's own; running averages, frozen; each pass's own in training and their running
     averages at test (MTL as published); or running averages of each inner step (MAML)."""
+
+    @property
+    def title(self) -> str:
+        """As tables name it: resnet12 x0.5."""
+        return f"{self.name} x{self.width:g}" + " levelled" * self.levelled
 
 
 class HyperpriorSettings(Settings):
@@ -166,8 +173,8 @@ class MethodSettings(Settings):
     """Whether meta-gradients run through the inner gradients."""
     head: Literal["linear", "cosine"] = "linear"
     """MTL's classifier."""
-    start: Literal["learned", "prototype"] = "learned"
-    """MTL's Theta_0: meta-learned, or the class means."""
+    start: Literal["learned", "prototype", "zero"] = "learned"
+    """Theta_0 of the head: meta-learned, the class means (MTL), or zero (MAML)."""
     temperature: float = Field(default=8.0, gt=0)
     """Factor on the cosines of MTL's cosine head."""
     feature_length: float | None = Field(default=None, gt=0)

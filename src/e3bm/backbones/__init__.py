@@ -4,6 +4,7 @@ from e3bm.backbones.base import BACKBONES, Backbone, BackboneFactory, build, wra
 from e3bm.backbones.conv4 import Conv4
 from e3bm.backbones.encode import EncodeMode, encode
 from e3bm.backbones.folding import fold_batchnorm
+from e3bm.backbones.levelled import LevelledBackbone, level_of
 from e3bm.backbones.normalisation import (
     BatchNormMode,
     TaskBatchNorm2d,
@@ -23,6 +24,7 @@ __all__ = [
     "BatchNormMode",
     "Conv4",
     "EncodeMode",
+    "LevelledBackbone",
     "ResNet",
     "ScaleShiftConv2d",
     "ScaleShiftParameters",
@@ -34,6 +36,7 @@ __all__ = [
     "encode",
     "fold_batchnorm",
     "learnable_parameters",
+    "level_of",
     "pop_statistics",
     "scale_and_shift",
     "set_batchnorm",

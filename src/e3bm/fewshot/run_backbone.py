@@ -8,8 +8,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from e3bm.assembly import weights_digest
-from e3bm.backbones import Backbone, build, fold_batchnorm, scale_and_shift
+from e3bm.assembly import build_backbone, weights_digest
+from e3bm.backbones import Backbone, fold_batchnorm, scale_and_shift
 from e3bm.data.pipeline import Pipeline
 from e3bm.data.recipes import RECIPES
 from e3bm.data.source import open_dataset, registered_sources
@@ -39,7 +39,7 @@ def run_extractor(run: Path, pipeline: str | None = None) -> FeatureExtractor:
     size = data.image_size or _own_size(data)
     steps = _evaluation(data, size) if pipeline is None else deterministic(pipeline)
     pixels = steps.output_shape((size, size, 3 if len(steps.normalisation.mean) == 3 else _channels(weights)))[1]
-    return _extractor(chosen.name, chosen.width, pixels, weights, steps, str(run))
+    return _extractor(chosen, pixels, weights, steps, str(run))
 
 
 def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor:
@@ -60,17 +60,19 @@ def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor
         )
     steps, weights = deterministic(pipeline), read_weights(path)
     pixels = steps.output_shape((256, 256, _channels(weights)))[1]
-    return _extractor(about["backbone"], float(about["width"]), pixels, weights, steps, str(path))
+    chosen = BackboneSettings(name=about["backbone"], width=float(about["width"]))
+    return _extractor(chosen, pixels, weights, steps, str(path))
 
 
 def rebuilt(origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: dict[str, Tensor]) -> FeatureExtractor:
     """The backbone whose folded weights a model file holds; nothing is allocated beside them."""
     values = origin.settings
-    chosen = read_settings(BackboneSettings, {"name": values.get("name"), "width": values.get("width")})
+    known = {"name": values.get("name"), "width": values.get("width"), "levelled": values.get("levelled", False)}
+    chosen = read_settings(BackboneSettings, known)
     size = read_settings(DataSettings, {"image_size": values.get("image_size")}).image_size or 0
     try:
         with torch.device("meta"):
-            network = fold_batchnorm(build(chosen.name, width=chosen.width, channels=channels, image_size=size))
+            network = fold_batchnorm(_network(chosen, channels, size))
         network.load_state_dict({name: value.clone() for name, value in weights.items()}, assign=True)
     except RuntimeError as error:
         raise CheckpointError(
@@ -81,10 +83,10 @@ def rebuilt(origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: 
 
 
 def _extractor(
-    name: str, width: float, pixels: int, weights: dict[str, Tensor], steps: Pipeline, shown: str
+    chosen: BackboneSettings, pixels: int, weights: dict[str, Tensor], steps: Pipeline, shown: str
 ) -> FeatureExtractor:
-    channels = _channels(weights)
-    network: Backbone = build(name, width=width, channels=channels, image_size=pixels)
+    name, channels = chosen.name, _channels(weights)
+    network = _network(chosen, channels, pixels)
     if any(part.endswith(".scale") for part in weights):
         network = scale_and_shift(network)
     try:
@@ -96,8 +98,14 @@ def _extractor(
             f"The weights of {shown} do not fit a {name}: {str(error).splitlines()[-1].strip()}"
         ) from None
     folded = fold_batchnorm(network)
-    settings: dict[str, Any] = {"name": name, "width": width, "image_size": pixels}
+    settings: dict[str, Any] = {"name": name, "width": chosen.width, "image_size": pixels}
+    if chosen.levelled:
+        settings["levelled"] = True
     return FeatureExtractor(folded, steps, channels, BackboneOrigin("run", name, weights_digest(folded), settings))
+
+
+def _network(chosen: BackboneSettings, channels: int, pixels: int) -> Backbone:
+    return build_backbone(chosen.but(pretrained=None), channels, pixels)
 
 
 def _weights_of_run(run: Path, chosen: BackboneSettings) -> dict[str, Tensor]:

@@ -21,9 +21,10 @@ from e3bm.settings import TrainSettings
 class Maml(nn.Module):
     """Initial weights of a backbone and a linear head, adapted together; BatchNorm's scale and shift are not adapted.
 
-    The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. ``checkpointed``
-    recomputes every inner step in the backward pass; ``fast`` off forces the general path through any network.
-    ``epochs`` is needed by ``per_step`` BatchNorm only.
+    The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. With ``start``
+    "zero" the head begins every task at zero, so that no class is ahead before its examples are seen (Kao et al., ICLR
+    2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general path
+    through any network. ``epochs`` is needed by ``per_step`` BatchNorm only.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Maml(nn.Module):
         ways: int = 5,
         second_order: bool = True,
         loss_scale: Literal["ways", "mean"] = "ways",
+        start: Literal["learned", "zero"] = "learned",
         batchnorm: BatchNorm = "batch",
         epochs: int | None = None,
         checkpointed: bool = False,
@@ -51,6 +53,9 @@ class Maml(nn.Module):
         self.head = nn.Linear(backbone.feature_size, ways)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        if start == "zero":
+            nn.init.zeros_(self.head.weight)
+            self.head.requires_grad_(False)
         self.statistics = StepStatistics(batchnorm, backbone, epochs)
         self.second_order, self.loss_scale = second_order, loss_scale
         self.checkpointed, self.fast = checkpointed, fast
@@ -59,12 +64,15 @@ class Maml(nn.Module):
     def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Maml":
         if parts.backbone is None:
             raise SettingsError("MAML adapts the whole network; set backbone.adapt to full.")
-        batchnorm = settings.backbone.batchnorm
+        batchnorm, start = settings.backbone.batchnorm, settings.method.start
+        if start == "prototype":
+            raise SettingsError("MAML's head starts 'learned' or at 'zero'; found method.start prototype.")
         return cls(
             parts.backbone,
             ways=settings.episode.ways,
             second_order=settings.method.order == "second",
             loss_scale=settings.method.loss_scale,
+            start=start,
             batchnorm=batchnorm,
             epochs=settings.method.epochs if batchnorm == "per_step" else None,
             checkpointed=settings.method.checkpointed,

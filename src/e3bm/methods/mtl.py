@@ -26,7 +26,7 @@ class Mtl(nn.Module):
         encoder: Encoder,
         *,
         head: Literal["linear", "cosine"] = "linear",
-        start: Literal["learned", "prototype"] = "learned",
+        start: Literal["learned", "prototype", "zero"] = "learned",
         ways: int = 5,
         temperature: float = 8.0,
         feature_length: float | None = None,

@@ -54,6 +54,19 @@ class Checkpoints:
             raise
         self.sweep()
 
+    def put_best(self, weights: dict[str, Tensor]) -> None:
+        """Give the best checkpoint other weights: what was made of it after the training."""
+        pointer, state = self._pointer("best"), self._whole("best", STATE).read_bytes()
+        place = self.folder / f"step-{pointer['step']:08d}-{secrets.token_hex(4)}"
+        with storage_errors(self.folder):
+            place.mkdir()
+        content = {WEIGHTS: safetensors.torch.save(weights), STATE: state}
+        for name, part in content.items():
+            write_bytes(place / name, part)
+        digests = {name: hashlib.sha256(part).hexdigest() for name, part in content.items()}
+        write_json(self.folder / "best.json", {"folder": place.name, "step": pointer["step"], "sha256": digests})
+        self.sweep()
+
     def has(self, which: Which) -> bool:
         return (self.folder / f"{which}.json").exists()
 

@@ -1,11 +1,12 @@
 """`e3bm pretrain`: settings in, run folder out."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from e3bm.assembly import DTYPES, build_backbone
-from e3bm.backbones import Backbone
+from e3bm.backbones import Backbone, LevelledBackbone, level_of
 from e3bm.data.classification import ClassificationBatches
 from e3bm.data.sampler import EpisodeSampler
 from e3bm.engine import Engine
@@ -13,11 +14,15 @@ from e3bm.evaluation.evaluate import evaluate
 from e3bm.evaluation.protocol import check_selection, check_splits
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.settings import PretrainSettings
+from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.training.pretrain import Classifier, pretrain
 from e3bm.workflows.start import opened
 from e3bm.workflows.tasks import OpenData, episode_sampler, feature_tasks, open_data
+
+LEVELLED = "backbone.trunk."
+Validation = Callable[[Backbone], tuple[float, float]]
 
 
 def run_pretrain(
@@ -31,7 +36,7 @@ def run_pretrain(
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     dtype = DTYPES[settings.machine.precision]
-    backbone = build_backbone(settings.backbone, *data.input_shape)
+    backbone = build_backbone(settings.backbone.but(levelled=False), *data.input_shape)
     model = Classifier(backbone, len(data.images.splits["train"]), settings.classifier).to(engine.device, dtype)
     batches = ClassificationBatches(
         data.images,
@@ -49,7 +54,34 @@ def run_pretrain(
     inputs = {"data set": data.images.digest}
     with opened(folder, "pretrain", settings, inputs, engine, tensorboard) as run:
         pretrain(model, batches, validate, settings, run, engine, progress)
+        if settings.backbone.levelled:
+            _level_best(model, run, settings, data, validate, engine, progress)
     return RunFolder(folder)
+
+
+def _level_best(
+    model: Classifier,
+    run: RunFolder,
+    settings: PretrainSettings,
+    data: OpenData,
+    validate: Validation,
+    engine: Engine,
+    progress: Progress,
+) -> None:
+    """After the last epoch: features of the best weights are levelled by all training images, unless they are."""
+    checkpoints = Checkpoints(run.path)
+    if any(name.startswith(LEVELLED) for name in checkpoints.weights("best")):
+        return
+    checkpoints.load_weights(model, "best")
+    levelled = LevelledBackbone(model.backbone)
+    sampler = episode_sampler(data, "train", settings.episode, settings.seed, "training")
+    table = feature_tasks(data, sampler, levelled, progress, torch.float64, engine, keep=False)
+    levelled.put(level_of(table.features))
+    model.backbone = levelled
+    if engine.leads:
+        checkpoints.put_best({name: value.cpu().contiguous() for name, value in model.state_dict().items()})
+    engine.wait()
+    progress.say(f"With levelled features the validation accuracy is {validate(levelled)[0]:.2f} %.")
 
 
 def few_shot_accuracy(

@@ -103,7 +103,7 @@ def studied_arms() -> tuple[str, ...]:
 def backbone_name(settings: PretrainSettings) -> str:
     """The run folder of a pre-training: resnet12-half-s0."""
     width = {1.0: "", 0.5: "-half"}.get(settings.backbone.width, f"-x{settings.backbone.width:g}")
-    return f"{settings.backbone.name}{width}-s{settings.seed}"
+    return f"{settings.backbone.name}{width}{'-levelled' * settings.backbone.levelled}-s{settings.seed}"
 
 
 def _backbone_key(part: Part) -> str:

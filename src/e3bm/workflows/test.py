@@ -134,7 +134,7 @@ def _meta_trained(
         "transductive_batchnorm": batchnorm == "batch",
         "order": train.method.order,
         "epochs": train.method.test_epochs or train.method.epochs,
-        "backbone": f"{train.backbone.name} x{train.backbone.width:g}",
+        "backbone": train.backbone.title,
         "trained_on": train.data.dataset,
         # A frozen backbone stands beside the learner, not inside it.
         "parameters": learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
@@ -180,7 +180,7 @@ def _pretrained(
         "transductive_batchnorm": False,
         "order": "none",
         "epochs": 0,
-        "backbone": f"{pretrain.backbone.name} x{pretrain.backbone.width:g}",
+        "backbone": pretrain.backbone.title,
         "trained_on": pretrain.data.dataset,
         "parameters": _size(backbone),
     }

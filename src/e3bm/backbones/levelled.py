@@ -1,0 +1,66 @@
+"""Features made even: the mean of an image and its mirror image, centred, its principal axes half whitened.
+
+The axes along which the training classes vary most are theirs rather than those of new classes; levelling takes the
+fourth root out of each variance, so that their share of a distance falls, and no more than that.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from e3bm.backbones.base import Backbone
+from e3bm.errors import DataError
+
+POWER = -0.25  # of the variance along an axis: -0.5 would be whitening
+FLOOR = 0.2  # share of the mean variance that is added to every axis: weak ones are mostly noise
+
+
+class Level(NamedTuple):
+    """Where the features of the training classes lie, and the symmetric matrix that levels them."""
+
+    centre: Float[Tensor, " D"]
+    matrix: Float[Tensor, "D D"]
+
+
+def level_of(features: Float[Tensor, "N D"]) -> Level:
+    """Centre and matrix of a table of features, computed in float64."""
+    if len(features) < 2:
+        raise DataError(f"Levelling needs features of at least 2 images; found {len(features)}.")
+    wide = features.double()
+    centre = wide.mean(0)
+    variances, axes = torch.linalg.eigh((wide - centre).T @ (wide - centre) / len(wide))
+    floor = FLOOR * variances.mean()
+    if not floor > 0:
+        raise DataError("All features are the same, so there are no axes to level; look at the backbone's training.")
+    matrix = (axes * (variances.clamp_min(0) + floor).pow(POWER)) @ axes.T
+    return Level(centre.to(features), matrix.to(features))
+
+
+class LevelledBackbone(Backbone):
+    """A backbone with levelled features; until ``put`` was called they are centred at zero and not turned."""
+
+    def __init__(self, trunk: Backbone) -> None:
+        super().__init__(channels=trunk.channels, feature_size=trunk.feature_size)
+        self.trunk = trunk
+        self.register_buffer("centre", torch.zeros(trunk.feature_size))
+        self.register_buffer("matrix", torch.eye(trunk.feature_size))
+
+    centre: Tensor
+    matrix: Tensor
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        features: Tensor = (self.trunk(images) + self.trunk(images.flip(-1))) / 2
+        return (features - self.centre) @ self.matrix
+
+    def conv_norm_pairs(self) -> list[tuple[str, str]]:
+        return [(f"trunk.{conv}", f"trunk.{norm}") for conv, norm in self.trunk.conv_norm_pairs()]
+
+    def put(self, level: Level) -> None:
+        """Level the features in this way from now on."""
+        self.centre.copy_(level.centre)
+        self.matrix.copy_(level.matrix)
+
+
+__all__ = ["Level", "LevelledBackbone", "level_of"]
