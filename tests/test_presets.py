@@ -25,9 +25,11 @@ def test_presets_hold_together(name):
         assert PretrainSettings.model_validate_json(preset.pretrain.model_dump_json()) == preset.pretrain
         assert preset.pretrain.backbone.name == preset.train.backbone.name
         assert preset.pretrain.backbone.width == preset.train.backbone.width
+        assert preset.pretrain.backbone.levelled == preset.train.backbone.levelled
         assert preset.pretrain.data.dataset == preset.train.data.dataset
         assert preset.pretrain.data.augment
-    assert (preset.pretrain is None) == (preset.train.method.name == "maml")
+    from_scratch = preset.train.method.name == "maml" and "-pretrained-" not in name
+    assert (preset.pretrain is None) == from_scratch
     assert preset.train.validation.split == "val"
 
 

@@ -335,3 +335,36 @@ def test_errors_say_what_to_do():
         Maml(SmoothNetwork(), loss_scale="sum")
     with pytest.raises(SettingsError, match="feature_size and feature_positions; found Flatten"):
         Maml(nn.Flatten())
+
+
+def test_a_head_that_starts_at_zero_is_adapted_and_never_learned():
+    method = smooth(start="zero")
+    batch = task_batch()
+    assert not method.head.weight.any()
+    assert not method.head.bias.any()
+    learner = plain(method, rate=0.1, epochs=3)
+    scores = learner(batch).scores
+    exact(scores, loop_from_zero(method, batch, 0.1, 3))
+    meta_loss(scores, batch.query_labels).backward()
+    assert method.head.weight.grad is None
+    assert method.backbone.conv.weight.grad.abs().sum() > 0
+    # No class is ahead: with the classes in another order the scores are those of before, in that order.
+    order = torch.tensor([2, 0, 1])
+    place = order.argsort()
+    other = TaskBatch(batch.support, place[batch.support_labels], batch.query, place[batch.query_labels], WAYS, None)
+    exact(learner(other).scores, scores[..., order])
+
+
+def loop_from_zero(method, batch, rate, epochs):
+    with torch.enable_grad():
+        method.head.requires_grad_(True)
+        scores = loop_without_ensemble(method, batch, rate, epochs, WAYS)
+        method.head.requires_grad_(False)
+    return scores
+
+
+def test_maml_has_no_class_means_to_start_from():
+    settings = TrainSettings().but(method__name="maml", method__start="prototype", backbone__adapt="full")
+    parts = Parts(ReadyFeatures(8), SmoothNetwork(), 8, 4)
+    with pytest.raises(SettingsError, match="'learned' or at 'zero'"):
+        Maml.from_settings(settings, parts)

@@ -1,0 +1,66 @@
+"""Levelled features: what the matrix does to the training features, and what mirroring does to an image."""
+
+import pytest
+import torch
+
+from e3bm.backbones import LevelledBackbone, build, encode, fold_batchnorm, level_of, scale_and_shift
+from e3bm.backbones.levelled import FLOOR
+from e3bm.errors import DataError
+
+
+def table(rows=400, size=6):
+    """Features whose axes vary very differently, far from zero."""
+    generator = torch.Generator().manual_seed(3)
+    mixing = torch.randn(size, size, generator=generator, dtype=torch.float64) * torch.logspace(0, -2, size)
+    return torch.randn(rows, size, generator=generator, dtype=torch.float64) @ mixing + 5
+
+
+def levelled(name="conv4", **settings):
+    torch.manual_seed(2)
+    backbone = LevelledBackbone(build(name, image_size=16, **settings)).double().eval()
+    size = backbone.feature_size
+    backbone.put(level_of(torch.randn(50, size, dtype=torch.float64) @ torch.randn(size, size, dtype=torch.float64)))
+    return backbone
+
+
+def test_each_variance_is_divided_by_the_root_of_itself_and_its_share_of_the_floor():
+    features = table()
+    level = level_of(features)
+    turned = (features - level.centre) @ level.matrix
+    before = torch.linalg.eigvalsh(torch.cov(features.T, correction=0))
+    after = torch.linalg.eigvalsh(torch.cov(turned.T, correction=0))
+    torch.testing.assert_close(after, before / (before + FLOOR * before.mean()).sqrt(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(turned.mean(0), torch.zeros(6, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert after.max() / after.min() < before.max() / before.min()
+
+
+def test_the_matrix_is_symmetric_and_turns_with_the_features():
+    features = table()
+    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
+    plain, turned = level_of(features), level_of(features @ turn)
+    torch.testing.assert_close(plain.matrix, plain.matrix.T)
+    torch.testing.assert_close(turned.matrix, turn.T @ plain.matrix @ turn)
+
+
+@pytest.mark.parametrize("features", [torch.ones(1, 3), torch.ones(9, 3)])
+def test_features_without_spread_are_refused(features):
+    with pytest.raises(DataError, match=r"Levelling needs|All features are the same"):
+        level_of(features)
+
+
+def test_an_image_and_its_mirror_image_are_one():
+    backbone = levelled(width=0.25)
+    images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(backbone(images), backbone(images.flip(-1)), rtol=1e-12, atol=1e-12)
+    mean = (backbone.trunk(images) + backbone.trunk(images.flip(-1))) / 2
+    torch.testing.assert_close(backbone(images), (mean - backbone.centre) @ backbone.matrix, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["conv4", "resnet12", "wrn28_10"])
+def test_it_can_be_folded_scaled_and_shifted(name):
+    backbone = levelled(name, width=0.1)
+    images = torch.rand(1, 2, 3, 16, 16, dtype=torch.float64)
+    expected = encode(backbone, images, "running")
+    assert len(fold_batchnorm(backbone).conv_norm_pairs()) < len(backbone.conv_norm_pairs())
+    torch.testing.assert_close(encode(fold_batchnorm(backbone), images, "running"), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(encode(scale_and_shift(backbone), images, "running"), expected, rtol=1e-9, atol=1e-9)
