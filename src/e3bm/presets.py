@@ -215,6 +215,12 @@ SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
     "sib": {"every": 100, "episodes": 500},
     "maml": {"every": 100, "episodes": 200},
 }
+# Minutes instead of days: a head that starts at zero, few queries, and a rate that five steps bear from the start.
+SMALL_OMNIGLOT: dict[str, Any] = {
+    "method__start": "zero", "method__loss_scale": "mean", "method__rate": 0.1, "episode__queries": 5,
+    "optimiser__steps": 1000, "optimiser__schedule": "cosine", "optimiser__theta": 2e-3,
+    "validation__every": 250, "validation__episodes": 200,
+}  # fmt: skip
 
 
 def _small_presets() -> Iterator[Preset]:
@@ -345,6 +351,10 @@ def _omniglot_presets() -> Iterator[Preset]:
                 name = f"omniglot-maml-{ways}way-{shots}shot-{word}"
                 about = f"{train.title} ({word}) on Omniglot, {ways}-way {shots}-shot, by the common recipe of MAML"
                 yield Preset(name, about, train, None, TestSettings(episodes=3000))
+                if kind is not None:
+                    small = train.but(optimiser__tasks=40 // ways + 2, **SMALL_OMNIGLOT)
+                    about = f"{train.title} ({kind}) on Omniglot, {ways}-way {shots}-shot, for two cores"
+                    yield Preset(f"small-{name}", about, small, None, TestSettings(episodes=1000, queries=15))
 
 
 __all__ = [

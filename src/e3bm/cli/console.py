@@ -20,7 +20,7 @@ from rich.progress import Progress as Bar
 from e3bm.errors import E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.presets import find_preset
-from e3bm.settings import AnySettings, settings_error
+from e3bm.settings import AnySettings, TrainSettings, settings_error
 
 PLAIN_SECONDS = 5.0
 Parsed = TypeVar("Parsed")
@@ -93,16 +93,33 @@ def settings_of_preset(
     words: Sequence[str], part: Literal["train", "pretrain", "test"], plain: AnySettings
 ) -> tuple[AnySettings, list[str]]:
     """Take `--preset NAME` out of the words; its settings become the defaults that other flags change."""
+    name, rest = _without_preset(words)
+    if name is None:
+        return plain, rest
+    chosen = getattr(find_preset(name), part)
+    if chosen is None:
+        raise SettingsError(f"The preset '{name}' has nothing for {part}: its method is trained from scratch.")
+    return chosen, rest
+
+
+def check_pretrained(words: Sequence[str], settings: TrainSettings) -> None:
+    """Refuse to train a preset from scratch that is meant to begin with pre-trained weights."""
+    name, _ = _without_preset(words)
+    if name is not None and find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
+        raise SettingsError(
+            f"The preset '{name}' begins with a pre-trained backbone: make one with `e3bm pretrain --preset {name} "
+            "--run RUN`, and name it with --backbone.pretrained RUN."
+        )
+
+
+def _without_preset(words: Sequence[str]) -> tuple[str | None, list[str]]:
     rest = list(words)
     for place, word in enumerate(rest):
         if word == "--preset" or word.startswith("--preset="):
             name = word.partition("=")[2] or (rest[place + 1] if place + 1 < len(rest) else "")
             del rest[place : place + (1 if "=" in word else 2)]
-            chosen = getattr(find_preset(name), part)
-            if chosen is None:
-                raise SettingsError(f"The preset '{name}' has nothing for {part}: its method is trained from scratch.")
-            return chosen, rest
-    return plain, rest
+            return name, rest
+    return None, rest
 
 
 def print_json(value: Any) -> None:

@@ -86,7 +86,8 @@ def _cells(row: Record) -> tuple[Cell, ...]:
     if row["episodes"]:
         episodes = f"{row['episodes']:,} x Q={row['queries']} ({row['episodes_hash'][:8]})"
     seeds = ", ".join(map(str, row["seeds"])) if row["seeds"] else NONE
-    adapted = {"frozen": ", frozen", "scale_shift": ", scaled"}.get(row["adapted"] or "", "")
+    words = {"frozen": ", frozen", "scale_shift": ", scaled", "full_pretrained": ", pre-trained"}
+    adapted = words.get(row["adapted"] or "", "")
     return (
         Cell(method + " †" * bool(row.get("transductive_batchnorm"))),
         Cell(row["backbone"]),

@@ -8,14 +8,15 @@ from typing import Literal, get_args
 from e3bm.errors import SettingsError
 from e3bm.presets import find_preset
 from e3bm.report.paper_tables import OUR_SYSTEMS, PAPER_DATASETS, PaperRow, paper_rows
+from e3bm.settings import TrainSettings
 from e3bm.tracking.progress import Progress, Silent
 from e3bm.workflows.collect import Entry, Row, baseline_of, collect_runs, entries
 from e3bm.workflows.export import export_run
 from e3bm.workflows.report import report
 from e3bm.workflows.run_missing import Effort, preset_name, run_missing, studied_arms
 from e3bm.workflows.side_by_side import (
-    ablation_arm,
     feature_rows,
+    figure_entries,
     figure_rows,
     is_finished,
     is_system,
@@ -66,7 +67,7 @@ def reproduce(request: Request, progress: Progress | None = None) -> list[Row]:
 def draw_figure(request: Request, out: Path) -> Path | None:
     """Figure 4 as a page: validation curves of all arms, and alpha and v over meta-training; None without runs."""
     found = kept_entries(request.results)
-    arms = [entry for place in wanted_rows(request) for entry in found if ablation_arm(entry, place) is not None]
+    arms = [entry for _, _, entry in figure_entries(wanted_rows(request), found)]
     runs = [run.path for entry in arms for run in entry.runs]
     rows = [entry.summary(baseline_of(entry, found)) for entry in arms]
     return report(runs, out, title="Figure 4: ablations of MTL", rows=rows) if runs else None
@@ -97,9 +98,8 @@ def _run_missing(request: Request, wanted: Sequence[PaperRow], effort: Effort, p
     found = kept_entries(request.results)
     if request.target == "F4":
         done = {
-            (place.dataset, place.shots, ablation_arm(entry, place))
-            for place in wanted
-            for entry in found
+            (place.dataset, place.shots, arm)
+            for place, arm, entry in figure_entries(wanted, found)
             if is_finished(entry, effort.seeds)
         }
         arms = [(place, arm) for place in wanted for arm in studied_arms()]
@@ -115,15 +115,20 @@ def _run_missing(request: Request, wanted: Sequence[PaperRow], effort: Effort, p
 
 
 def _is_complete(preset: str, row: PaperRow, found: Sequence[Entry], seeds: int) -> bool:
-    """Whether results has the row's system on the preset's backbone, with all seeds and all steps."""
-    wanted = find_preset(preset).train.backbone
-    for entry in found:
-        settings = entry.runs[0].trained
-        if settings and is_system(entry, row) and is_finished(entry, seeds):
-            backbone = settings.backbone
-            if (backbone.name, backbone.width, backbone.adapt) == (wanted.name, wanted.width, wanted.adapt):
-                return True
-    return False
+    """Whether results has the row's system with the preset's backbone and head, with all seeds and all steps."""
+    wanted = _build_of(find_preset(preset).train)
+    return any(
+        entry.runs[0].trained
+        and is_system(entry, row)
+        and is_finished(entry, seeds)
+        and _build_of(entry.runs[0].trained) == wanted
+        for entry in found
+    )
+
+
+def _build_of(settings: TrainSettings) -> tuple[object, ...]:
+    backbone = settings.backbone
+    return backbone.name, backbone.width, backbone.adapt, backbone.levelled, settings.method.start
 
 
 def _check(request: Request) -> None:

@@ -23,7 +23,7 @@ from e3bm.workflows.pretrain import run_pretrain
 from e3bm.workflows.test import run_test
 from e3bm.workflows.train_many import Job, train_many
 
-Scale = Literal["small", "paper"]
+Scale = Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"]
 BACKBONE_NAMES = {"4CONV": "conv4", "ResNet-12": "resnet12", "ResNet-25": "resnet25", "WRN-28-10": "wrn28_10"}
 
 
@@ -35,7 +35,7 @@ class Effort:
     """Time for training; None: as long as it takes."""
     seeds: int = 1
     scale: Scale = "small"
-    """Presets for two cores (FC100 only), or the paper's own."""
+    """Presets for two cores (FC100 only) or one of their variants, or the paper's own."""
     runs: Path = Path("runs")
     """Where trainings are kept while they are not finished."""
     episodes: int | None = None
@@ -85,14 +85,16 @@ def run_missing(
 
 def preset_name(row: PaperRow, scale: Scale) -> str:
     """The preset of a printed row."""
-    if scale == "small" and row.dataset != "fc100":
+    size, _, variant = scale.partition("-")
+    if size == "small" and row.dataset != "fc100":
         raise SettingsError(
             f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which needs days."
         )
     place = f"{BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
     if row.method.startswith("5x"):
         return f"{scale}-5x{row.base_method}-{place}-{row.shots}shot"
-    return f"{scale}-{row.base_method}-{place}-{row.shots}shot-{row.kind}"
+    method = f"{row.base_method}-{variant}" if variant else row.base_method
+    return f"{size}-{method}-{place}-{row.shots}shot-{row.kind}"
 
 
 def studied_arms() -> tuple[str, ...]:

@@ -49,13 +49,20 @@ def table_rows(row: PaperRow, found: Sequence[Entry]) -> list[Row]:
 def figure_rows(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[Row]:
     """Figure 4: every arm of the rate and weight ablations of MTL; the paper prints curves, no numbers."""
     rows = []
-    for place in wanted:
-        for entry in found:
-            arm = ablation_arm(entry, place)
-            if arm is not None:
-                name = f"MTL ({'a4, v5' if arm == PLAIN.name else arm})"
-                rows.append(_unprinted("F4", name, place.backbone, entry) | our_numbers(entry, found))
+    for place, arm, entry in figure_entries(wanted, found):
+        name = f"MTL ({'a4, v5' if arm == PLAIN.name else arm})"
+        rows.append(_unprinted("F4", name, place.backbone, entry) | our_numbers(entry, found))
     return sorted(rows, key=lambda row: (row["dataset"], row["shots"], row["method"]))
+
+
+def figure_entries(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[tuple[PaperRow, str, Entry]]:
+    """The arms of Figure 4 that we have; the method alone is one where an ablation has it as its baseline."""
+    chosen = []
+    for place in wanted:
+        arms = [(place, arm, entry) for entry in found if (arm := ablation_arm(entry, place)) is not None]
+        compared = {entry.runs[0].baseline for _, arm, entry in arms if arm != PLAIN.name}
+        chosen += [each for each in arms if each[2].runs[0].baseline in compared]
+    return chosen
 
 
 def feature_rows(dataset: str | None, shots: int | None, found: Sequence[Entry]) -> list[Row]:
@@ -108,7 +115,7 @@ def our_numbers(entry: Entry, found: Sequence[Entry]) -> Row:
         + (f", {duration(sum(seconds))}" if seconds else ""),
         "run": ", ".join(str(each.path) for each in entry.runs),
         "our_backbone": first["backbone"],
-        "adapted": run.trained.backbone.adapt if run.trained else "none",
+        "adapted": _adapted(run.trained),
         "seed": first["seed"],
         "seeds": numbers["seeds"],
         "seed_std": numbers["seed_std"],
@@ -117,6 +124,14 @@ def our_numbers(entry: Entry, found: Sequence[Entry]) -> Row:
         "log": str(run.path / "log.txt"),
         **{label: first.get(label) for label in LABELS},
     }
+
+
+def _adapted(trained: TrainSettings | None) -> str:
+    """What became of the backbone: frozen, scale_shift, full, or full from pre-trained weights."""
+    if trained is None:
+        return "none"
+    backbone = trained.backbone
+    return "full_pretrained" if backbone.adapt == "full" and backbone.pretrained is not None else backbone.adapt
 
 
 def is_system(entry: Entry, row: PaperRow) -> bool:

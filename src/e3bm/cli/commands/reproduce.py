@@ -32,8 +32,8 @@ class Options:
     """Run what is missing, however long it takes."""
     runs: Path = Path("runs")
     """Folder where runs are trained; the same folder again continues them."""
-    scale: Literal["small", "paper"] = "small"
-    """Presets for two cores (fc100), or the paper's own."""
+    scale: Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"] = "small"
+    """Presets for two cores (fc100), a variant of MTL (levelled, scaled) or MAML (pretrained), or the paper's own."""
     seeds: int = 1
     """Runs per row, with seeds 0, 1, .."""
     episodes: int | None = None

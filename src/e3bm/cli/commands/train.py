@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, progress_here, settings_of_preset
+from e3bm.cli.console import check_pretrained, parse, progress_here, settings_of_preset
 from e3bm.settings import TrainSettings
 
 
@@ -26,8 +26,9 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     about = "Meta-train a method, with or without E3BM; the best accuracy on validation classes is kept."
-    default, words = settings_of_preset(words, "train", TrainSettings())
-    options = parse(Options, words, "train", about, Options(run=tyro.MISSING, settings=default))
+    default, rest = settings_of_preset(words, "train", TrainSettings())
+    options = parse(Options, rest, "train", about, Options(run=tyro.MISSING, settings=default))
+    check_pretrained(words, options.settings)
     from e3bm.cli.outcome import show_best
     from e3bm.workflows.train import run_train
 
