@@ -46,9 +46,10 @@ def _short_table() -> str:
     """Paper and ours, 1- and 5-shot in one line."""
     lines: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in [*_rows("S1"), *_rows("T1"), *_rows("T2")]:
-        if row["ours"] is not None:
+        if row["ours"] is not None and " of " not in row["budget"]:  # unfinished runs are on the page of results
             kind = row["paper_hyperprior"] if "+" in row["method"] else ""
-            lines.setdefault((row["method"], kind, row["adapted"]), {}).setdefault(row["shots"], row)
+            features = f"{row['adapted']}{' levelled' * row['our_backbone'].endswith('levelled')}"
+            lines.setdefault((row["method"], kind, features), {}).setdefault(row["shots"], row)
     return Table(
         (
             "Method",
@@ -72,7 +73,7 @@ def _order(item: tuple[tuple[Any, ...], dict[int, Row]]) -> tuple[Any, ...]:
 
 def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...]:
     method, kind, adapted = key
-    words = {"scale_shift": ", scaled"}.get(adapted, "")
+    words = {"scale_shift": ", scaled", "frozen levelled": ", levelled", "none levelled": ", levelled"}.get(adapted, "")
     name = f"{method}{words}" + (
         f" ({kind.replace('lstm', 'LSTM').replace('fc', 'FC').replace('-', ', ')})" if kind else ""
     )

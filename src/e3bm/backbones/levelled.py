@@ -24,7 +24,7 @@ class Level(NamedTuple):
     matrix: Float[Tensor, "D D"]
 
 
-def level_of(features: Float[Tensor, "N D"]) -> Level:
+def level_of(features: Float[Tensor, "N D"], power: float = POWER) -> Level:
     """Centre and matrix of a table of features, computed in float64."""
     if len(features) < 2:
         raise DataError(f"Levelling needs features of at least 2 images; found {len(features)}.")
@@ -34,7 +34,7 @@ def level_of(features: Float[Tensor, "N D"]) -> Level:
     floor = FLOOR * variances.mean()
     if not floor > 0:
         raise DataError("All features are the same, so there are no axes to level; look at the backbone's training.")
-    matrix = (axes * (variances.clamp_min(0) + floor).pow(POWER)) @ axes.T
+    matrix = (axes * (variances.clamp_min(0) + floor).pow(power)) @ axes.T
     return Level(centre.to(features), matrix.to(features))
 
 
