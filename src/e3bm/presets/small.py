@@ -20,7 +20,8 @@ SIB_RATES = {1: 1e-2, 5: 3e-3}  # by the number of shots
 PRETRAINED_MAML_RATES = {1: 0.01, 5: 0.03}
 PRETRAINED_MAML: dict[str, Any] = {
     "data__recipe": "cifar", "data__augment": True, "method__start": "zero",
-    "optimiser__steps": 2000, "optimiser__schedule": "cosine", "validation__every": 500, "validation__episodes": 400,
+    "optimiser__steps": 600, "optimiser__schedule": "cosine", "optimiser__theta": 2e-4,
+    "validation__every": 200, "validation__episodes": 400,
 }  # fmt: skip
 SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
     "mtl": {"every": 25, "episodes": 500},
