@@ -54,11 +54,10 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
     """Rows that are another row with something changed."""
     for preset in rows:
         yield from five_seeds(preset)
-        if preset.train.method.name == "mtl":
+        method = preset.train.method.name
+        if method == "mtl":
             yield _scaled(preset)
-            yield _levelled(preset)
-        if preset.train.method.name == "maml":
-            yield _pretrained_maml(preset)
+        yield _pretrained_maml(preset) if method == "maml" else _levelled(preset)
         yield from ablation_arms(preset)
 
 
@@ -98,7 +97,7 @@ def _scaled(preset: Preset) -> Preset:
 def _levelled(preset: Preset) -> Preset:
     train = preset.train.but(backbone__levelled=True)
     pretrain = preset.pretrain and preset.pretrain.but(backbone__levelled=True)
-    name, about = preset.name.replace("-mtl-", "-mtl-levelled-"), f"{preset.about}, features levelled"
+    name, about = preset.name.replace("-fc100-", "-levelled-fc100-"), f"{preset.about}, features levelled"
     return replace(preset, name=name, about=about, train=train, pretrain=pretrain)
 
 

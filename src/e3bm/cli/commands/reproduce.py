@@ -33,7 +33,7 @@ class Options:
     runs: Path = Path("runs")
     """Folder where runs are trained; the same folder again continues them."""
     scale: Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"] = "small"
-    """Presets for two cores (fc100), a variant of MTL (levelled, scaled) or MAML (pretrained), or the paper's own."""
+    """Presets for two cores (fc100), a variant (levelled; MTL: scaled; MAML: pretrained), or the paper's own."""
     seeds: int = 1
     """Runs per row, with seeds 0, 1, .."""
     episodes: int | None = None
