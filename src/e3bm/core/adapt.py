@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.core.context import Basis, Observation
+from e3bm.core.context import Basis
 from e3bm.core.hyperprior import BoundHyperprior, Hyperprior
+from e3bm.core.readings import Observation
 from e3bm.core.trace import AdaptationTrace
 from e3bm.errors import SettingsError
 

@@ -6,7 +6,8 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.core.context import Basis, Observation, SharedReading
+from e3bm.core.context import Basis
+from e3bm.core.readings import Observation, SharedReading
 from e3bm.errors import SettingsError
 
 TASK_STATS = 7
