@@ -1,5 +1,6 @@
 """Fill the tables of README.md and docs/ from results/: every number between two markers comes from a kept run."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ def _table(name: str, old: str) -> str:
         "fc100 rows": _long_table,
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
         "cross-domain": _cross_table,
+        "levelling": _levelling_table,
+        "omniglot": _omniglot_table,
     }
     if name in makers:
         return makers[name]()
@@ -130,6 +133,28 @@ def _cross_table() -> str:
     runs = collect_runs(RESULTS, apart=("study",))
     other = lambda row: row.get("trained_on", row["dataset"]) == "fc100" and row["dataset"] != "fc100"
     return _entries_table([each for each in entries(runs) if other(each.rows[0])], data=True)
+
+
+def _omniglot_table() -> str:
+    return _entries_table([each for each in kept_entries(RESULTS) if each.rows[0]["dataset"] == "omniglot"])
+
+
+def _levelling_table() -> str:
+    """One line per view and power, both numbers of shots in it."""
+    words = {None: "as they are", 0: "centred", -0.25: "centred, half whitened", -0.5: "centred, whitened"}
+    lines: dict[tuple[str, float | None], list[Cell]] = {}
+    for row in json.loads((RESULTS / "study" / "levelling" / "rows.json").read_text()):
+        sure = abs(row["paired_difference"]) > row["paired_ci"]
+        name = words.get(row["power"], f"centred, variances to the power {1 + 2 * (row['power'] or 0):g}")
+        cells = lines.setdefault((row["features"], row["power"]), [Cell(row["features"]), Cell(name)])
+        first = row["features"] == "one view" and row["power"] is None
+        difference = "–" if first else f"{row['paired_difference']:+.2f} ± {row['paired_ci']:.2f}"
+        cells += [
+            Cell(f"{row['accuracy']:.2f} ± {row['ci']:.2f}", number=True),
+            Cell(difference, sure and not first, number=True),
+        ]
+    columns = ("Views", "Features", "1-shot %", "Difference", "5-shot %", "Difference")
+    return Table(columns, tuple(tuple(cells) for cells in lines.values())).markdown()
 
 
 def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:

@@ -90,6 +90,9 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
         for row in read_json(path):
             ours = row.get("ours_minus_this", row)
             found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
+    for path in sorted(results.glob("study/levelling/rows.json")):
+        for row in read_json(path):
+            found |= {(row["accuracy"], row["ci"]), (row["paired_difference"], row["paired_ci"])}
     for table in ("T1", "T2", "S1", "S2"):
         found |= {(row.accuracy, row.ci) for row in paper_rows(table)}
         found |= {(row.published_code or 0.0, row.published_code_ci) for row in paper_rows(table)}
