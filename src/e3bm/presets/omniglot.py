@@ -10,8 +10,8 @@ from e3bm.settings import TestSettings, TrainSettings, read_settings
 # Minutes instead of days: a head that starts at zero, few queries, and a rate that five steps bear from the start.
 SMALL_OMNIGLOT: dict[str, Any] = {
     "method__start": "zero", "method__loss_scale": "mean", "method__rate": 0.1, "episode__queries": 5,
-    "optimiser__steps": 1000, "optimiser__schedule": "cosine", "optimiser__theta": 2e-3,
-    "validation__every": 250, "validation__episodes": 200,
+    "optimiser__steps": 500, "optimiser__schedule": "cosine", "optimiser__theta": 2e-3,
+    "validation__every": 125, "validation__episodes": 200,
 }  # fmt: skip
 
 
