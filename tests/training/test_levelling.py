@@ -1,5 +1,7 @@
 """Levelling: the last stage of a pre-training, and everything that builds on its features."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from e3bm import FewShotClassifier
 from e3bm.assembly import build_backbone, load_backbone
 from e3bm.backbones import batchnorm_mode
-from e3bm.errors import SettingsError
+from e3bm.errors import CheckpointError, SettingsError
 from e3bm.settings import TestSettings
 from e3bm.tracking.checkpoint import Checkpoints
 from e3bm.workflows.pretrain import run_pretrain
@@ -43,6 +45,19 @@ def test_levelling_is_the_last_stage_of_the_same_training(small_data, tmp_path):
     found = run_test([run.path, plain.path], TestSettings(episodes=20))
     assert [row["backbone"] for row in found] == ["conv4 x0.25 levelled", "conv4 x0.25"]
     assert found[0]["accuracy"] != found[1]["accuracy"]
+
+
+def test_a_backbone_that_is_trained_on_is_still_the_one_it_began_with(small_data, tmp_path):
+    run_pretrain(pretrain_settings(small_data, epochs=1), tmp_path / "backbone")
+    wanted = settings(small_data, "maml", backbone__pretrained=tmp_path / "backbone", method__start="zero")
+    run = run_train(wanted, tmp_path / "run")
+    (row,) = run_test([run.path], TestSettings(episodes=5))
+    assert row["backbone"] == "conv4 x0.25"
+    run_pretrain(pretrain_settings(small_data, epochs=1, seed=1), tmp_path / "other")
+    shutil.rmtree(tmp_path / "backbone")
+    (tmp_path / "other").rename(tmp_path / "backbone")
+    with pytest.raises(CheckpointError, match="its pre-trained backbone changed"):
+        run_test([run.path], TestSettings(episodes=5))
 
 
 def test_a_levelled_backbone_serves_training_and_photos(small_data, tmp_path):

@@ -106,9 +106,9 @@ def _meta_trained(
 ) -> Subject:
     trained_on = open_data(train.data)
     backbone = build_backbone(train.backbone, *trained_on.input_shape)
+    run.check_inputs(run_inputs(train, trained_on, backbone))  # a trained backbone is about to get other weights
     learner = build_learner(train, backbone).to(engine.device)
     Checkpoints(run.path).load_weights(learner, _checkpoint(run))
-    run.check_inputs(run_inputs(train, trained_on, backbone))
     exam = _open_exam(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
     hyperprior, batchnorm, learned = train.hyperprior, train.backbone.batchnorm, _size(learner)
