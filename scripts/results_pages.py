@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")
 MARK = re.compile(r"(<!-- (?P<name>[\w ./-]+) table -->\n).*?(<!-- /(?P=name) table -->)", re.S)
 Row = dict[str, Any]
+SHORT_FEATURES = ("none", "none levelled", "frozen levelled", "full_pretrained")
+SHORT_KINDS = {"SIB+E3BM": ("fc-transductive", "lstm-transductive")}
 
 
 def main() -> None:
@@ -46,13 +48,15 @@ def _rows(target: str) -> list[Row]:
 
 
 def _short_table() -> str:
-    """Paper and ours, 1- and 5-shot in one line."""
+    """Paper and ours, 1- and 5-shot in one line: of every method the form that validation chose."""
     lines: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in [*_rows("S1"), *_rows("T1"), *_rows("T2")]:
-        if row["ours"] is not None and " of " not in row["budget"]:  # unfinished runs are on the page of results
-            kind = row["paper_hyperprior"] if "+" in row["method"] else ""
-            features = f"{row['adapted']}{' levelled' * row['our_backbone'].endswith('levelled')}"
-            lines.setdefault((row["method"], kind, features), {}).setdefault(row["shots"], row)
+        if row["ours"] is None:
+            continue
+        kind = row["paper_hyperprior"] if "+" in row["method"] else ""
+        features = f"{row['adapted']}{' levelled' * row['our_backbone'].endswith('levelled')}"
+        if features in SHORT_FEATURES and kind in SHORT_KINDS.get(row["method"], ("", "lstm-inductive")):
+            lines.setdefault((row["method"], kind, row["our_backbone"]), {}).setdefault(row["shots"], row)
     return Table(
         (
             "Method",
@@ -69,15 +73,14 @@ def _short_table() -> str:
 
 
 def _order(item: tuple[tuple[Any, ...], dict[int, Row]]) -> tuple[Any, ...]:
-    (method, kind, adapted), _ = item
+    (method, kind, backbone), _ = item
     place = ["nearest class mean", "MAML", "MTL", "SIB"].index(method.removesuffix("+E3BM"))
-    return place, adapted, "+" in method, kind
+    return place, backbone, "+" in method, kind
 
 
 def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...]:
-    method, kind, adapted = key
-    words = {"scale_shift": ", scaled", "frozen levelled": ", levelled", "none levelled": ", levelled"}.get(adapted, "")
-    name = f"{method}{words}" + (
+    method, kind, backbone = key
+    name = f"{method}{f', {backbone}' * method.startswith('nearest')}" + (
         f" ({kind.replace('lstm', 'LSTM').replace('fc', 'FC').replace('-', ', ')})" if kind else ""
     )
     cells = [Cell(name)]

@@ -50,6 +50,15 @@ def test_pretrain_then_train_on_it(small_data, tmp_path, capsys):
     assert train(tmp_path / "run", on_it) == 0
 
 
+def test_a_preset_that_begins_pre_trained_is_not_trained_from_scratch(tmp_path, capsys):
+    name = "small-maml-pretrained-fc100-1shot-plain"
+    assert main(["train", "--preset", name, "--run", str(tmp_path / "run")]) == 2
+    told = one_sentence(capsys)
+    assert f"e3bm pretrain --preset {name} --run RUN" in told
+    assert "--backbone.pretrained RUN" in told
+    assert not (tmp_path / "run").exists()
+
+
 def test_other_settings_are_refused_with_the_difference(small_data, tmp_path, capsys):
     assert train(tmp_path / "run", flags(small_data, "mtl")) == 0
     capsys.readouterr()

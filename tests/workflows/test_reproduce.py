@@ -196,6 +196,13 @@ def test_the_printed_table_says_what_must_not_be_overlooked(first):
     assert first[0]["episodes_hash"][:8] in text
 
 
+VARIANTS = {
+    "maml": ["small-pretrained"],
+    "mtl": ["small-levelled", "small-scaled"],
+    "sib": ["small-levelled"],
+}
+
+
 def test_every_row_that_we_have_has_a_preset_in_both_scales():
     names = presets()
     for table in ("T1", "T2", "S1", "S2"):
@@ -204,12 +211,17 @@ def test_every_row_that_we_have_has_a_preset_in_both_scales():
                 assert preset_name(row, "paper") in names
                 if row.dataset == "fc100":
                     assert preset_name(row, "small") in names
+                if row.dataset == "fc100" and not row.method.startswith("5x"):
+                    for variant in VARIANTS[row.base_method]:
+                        assert preset_name(row, variant) in names
     stem = "small-mtl-fc100-1shot-"
     assert all(stem + arm in names for arm in studied_arms())
 
 
 def test_names_of_backbones():
     assert backbone_name(find_preset("small-sib-fc100-1shot-plain").pretrain) == "resnet12-half-s0"
+    assert backbone_name(find_preset("small-sib-levelled-fc100-1shot-plain").pretrain) == "resnet12-half-levelled-s0"
+    assert backbone_name(find_preset("small-maml-pretrained-fc100-1shot-plain").pretrain) == "conv4-s0"
     assert backbone_name(find_preset("paper-sib-wrn28_10-fc100-1shot-plain").pretrain) == "wrn28_10_sib-s0"
 
 

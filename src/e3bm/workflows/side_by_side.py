@@ -61,7 +61,7 @@ def figure_entries(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[t
     for place in wanted:
         arms = [(place, arm, entry) for entry in found if (arm := ablation_arm(entry, place)) is not None]
         compared = {entry.runs[0].baseline for _, arm, entry in arms if arm != PLAIN.name}
-        chosen += [each for each in arms if each[2].runs[0].baseline in compared]
+        chosen += [each for each in arms if each[1] != PLAIN.name or each[2].runs[0].group in compared]
     return chosen
 
 
