@@ -83,7 +83,7 @@ def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...
     name = f"{method}{f', {backbone}' * method.startswith('nearest')}" + (
         f" ({kind.replace('lstm', 'LSTM').replace('fc', 'FC').replace('-', ', ')})" if kind else ""
     )
-    cells = [Cell(name)]
+    cells = [Cell(name + " †" * bool(next(iter(found.values())).get("transductive_batchnorm")))]
     for shots in (1, 5):
         row = found.get(shots)
         if row is None:
@@ -115,7 +115,7 @@ def _long_table() -> str:
         "Run",
     )
     places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12)
-    rows = [row for target in ("T1", "T2", "S2") for row in _rows(target) if row["ours"] is not None]
+    rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target) if row["ours"] is not None]
     distinct = {(row["run"], row["shots"], row["backbone"]): row for row in reversed(rows)}
     cells = [reproduction_cells(row) for row in reversed(distinct.values())]
     shown = [(*(each[place] for place in places[:-1]), Cell(_common(each[-1].text))) for each in cells]
@@ -173,7 +173,7 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
         kind = f" ({first['hyperprior']})" if first["hyperprior"] != "none" and first["method"][-5:] == "+E3BM" else ""
         lines.append(
             (
-                Cell(first["method"] + kind),
+                Cell(first["method"] + kind + " †" * bool(first.get("transductive_batchnorm"))),
                 *([Cell(f"{first['dataset']} {first['split']}")] if data else []),
                 Cell(f"{first['ways']}-way {first['shots']}-shot"),
                 Cell(f"{numbers['accuracy']:.2f} ± {numbers['ci']:.2f}", number=True),

@@ -24,6 +24,7 @@ from e3bm.workflows.test import run_test
 from e3bm.workflows.train_many import Job, train_many
 
 Scale = Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"]
+VARIANTS = {"levelled": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}
 BACKBONE_NAMES = {"4CONV": "conv4", "ResNet-12": "resnet12", "ResNet-25": "resnet25", "WRN-28-10": "wrn28_10"}
 
 
@@ -90,6 +91,9 @@ def preset_name(row: PaperRow, scale: Scale) -> str:
         raise SettingsError(
             f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which needs days."
         )
+    if variant and (row.method.startswith("5x") or row.base_method not in VARIANTS[variant]):
+        known = " and ".join(name.upper() for name in VARIANTS[variant])
+        raise SettingsError(f"--scale {scale} is for {known}, not for {row.method}; name a row with --row.")
     place = f"{BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
     if row.method.startswith("5x"):
         return f"{scale}-5x{row.base_method}-{place}-{row.shots}shot"

@@ -26,6 +26,7 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     about = "Train a backbone on the meta-training classes; the best few-shot accuracy on validation classes is kept."
+    about += " `--preset NAME` takes the defaults from a preset; `e3bm presets` lists them."
     default, words = settings_of_preset(words, "pretrain", PretrainSettings())
     options = parse(Options, words, "pretrain", about, Options(run=tyro.MISSING, settings=default))
     from e3bm.cli.outcome import show_best

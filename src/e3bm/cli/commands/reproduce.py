@@ -33,7 +33,8 @@ class Options:
     runs: Path = Path("runs")
     """Folder where runs are trained; the same folder again continues them."""
     scale: Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"] = "small"
-    """Presets for two cores (fc100), a variant (levelled; MTL: scaled; MAML: pretrained), or the paper's own."""
+    """Which presets are run: those for two cores (fc100), a variant (MTL, SIB: levelled; MTL: scaled; MAML:
+    pretrained), or the paper's own."""
     seeds: int = 1
     """Runs per row, with seeds 0, 1, .."""
     episodes: int | None = None

@@ -26,6 +26,7 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     about = "Meta-train a method, with or without E3BM; the best accuracy on validation classes is kept."
+    about += " `--preset NAME` takes the defaults from a preset; `e3bm presets` lists them."
     default, rest = settings_of_preset(words, "train", TrainSettings())
     options = parse(Options, rest, "train", about, Options(run=tyro.MISSING, settings=default))
     check_pretrained(words, options.settings)
