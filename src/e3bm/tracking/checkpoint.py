@@ -30,41 +30,34 @@ class Checkpoints:
 
     def save(self, module: nn.Module, state: dict[str, Any], *, best: bool) -> None:
         """Make this the last checkpoint and, if so told, the best; drop those that are neither any more."""
-        step = state["step"]
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        content = {WEIGHTS: safetensors.torch.save(_weights(module)), STATE: buffer.getvalue()}
+        # The best first: killed between the two, a run repeats its last steps and finds the same best again.
+        self._write(state["step"], content, ("best", "last") if best else ("last",))
+
+    def put_best(self, module: nn.Module) -> None:
+        """Give the best checkpoint other weights: what was made of it after the training."""
+        content = {WEIGHTS: safetensors.torch.save(_weights(module)), STATE: self._whole("best", STATE).read_bytes()}
+        self._write(self._pointer("best")["step"], content, ("best",))
+
+    def _write(self, step: int, content: dict[str, bytes], pointers: tuple[Which, ...]) -> None:
+        """Write a checkpoint, let the pointers name it, and drop what no pointer names any more."""
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.sweep()
             # Steps repeat when a run is continued: a fresh name never touches a folder that a pointer names.
             place = self.folder / f"step-{step:08d}-{secrets.token_hex(4)}"
             place.mkdir()
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        content = {WEIGHTS: safetensors.torch.save(_weights(module)), STATE: buffer.getvalue()}
         try:
             for name, part in content.items():
                 write_bytes(place / name, part)
             digests = {name: hashlib.sha256(part).hexdigest() for name, part in content.items()}
-            pointer = {"folder": place.name, "step": step, "sha256": digests}
-            # The best first: killed between the two, a run repeats its last steps and finds the same best again.
-            if best:
-                write_json(self.folder / "best.json", pointer)
-            write_json(self.folder / "last.json", pointer)
+            for which in pointers:
+                write_json(self.folder / f"{which}.json", {"folder": place.name, "step": step, "sha256": digests})
         except CheckpointError:
             self.sweep()
             raise
-        self.sweep()
-
-    def put_best(self, weights: dict[str, Tensor]) -> None:
-        """Give the best checkpoint other weights: what was made of it after the training."""
-        pointer, state = self._pointer("best"), self._whole("best", STATE).read_bytes()
-        place = self.folder / f"step-{pointer['step']:08d}-{secrets.token_hex(4)}"
-        with storage_errors(self.folder):
-            place.mkdir()
-        content = {WEIGHTS: safetensors.torch.save(weights), STATE: state}
-        for name, part in content.items():
-            write_bytes(place / name, part)
-        digests = {name: hashlib.sha256(part).hexdigest() for name, part in content.items()}
-        write_json(self.folder / "best.json", {"folder": place.name, "step": pointer["step"], "sha256": digests})
         self.sweep()
 
     def has(self, which: Which) -> bool:

@@ -79,7 +79,7 @@ def _level_best(
     levelled.put(level_of(table.features))
     model.backbone = levelled
     if engine.leads:
-        checkpoints.put_best({name: value.cpu().contiguous() for name, value in model.state_dict().items()})
+        checkpoints.put_best(model)
     engine.wait()
     progress.say(f"With levelled features the validation accuracy is {validate(levelled)[0]:.2f} %.")
 
