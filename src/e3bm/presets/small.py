@@ -21,7 +21,9 @@ PRETRAINED_MAML_RATES = {1: 0.01, 5: 0.03}
 PRETRAINED_MAML: dict[str, Any] = {
     "data__recipe": "cifar", "data__augment": True, "method__start": "zero",
     "optimiser__steps": 600, "optimiser__schedule": "cosine", "optimiser__theta": 2e-4,
-    "validation__every": 200, "validation__episodes": 400,
+    # Slow: its tasks are of classes that it could classify before, and what alpha and v gain there is confidence.
+    "optimiser__base_rate": 1e-5, "optimiser__base_weight": 1e-4, "optimiser__psi_rate": 1e-4,
+    "optimiser__psi_weight": 1e-4, "validation__every": 200, "validation__episodes": 400,
 }  # fmt: skip
 SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
     "mtl": {"every": 25, "episodes": 500},
