@@ -118,13 +118,7 @@ def _long_table() -> str:
     rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target) if row["ours"] is not None]
     distinct = {(row["run"], row["shots"], row["backbone"]): row for row in reversed(rows)}
     cells = [reproduction_cells(row) for row in reversed(distinct.values())]
-    shown = [(*(each[place] for place in places[:-1]), Cell(_common(each[-1].text))) for each in cells]
-    return Table(columns, tuple(shown)).markdown()
-
-
-def _common(runs: str) -> str:
-    first, *others = runs.split(", ")
-    return re.sub(r"s\d+$", "s*", first) if others else first
+    return Table(columns, tuple(tuple(each[place] for place in places) for each in cells)).markdown()
 
 
 def _ablation_entries() -> list[Entry]:

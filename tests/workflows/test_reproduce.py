@@ -104,6 +104,9 @@ def test_more_seeds_are_run_and_taken_together(first, house):
     single = [RunFolder(path).results()[0]["accuracy"] for path in together["run"].split(", ")]
     assert together["ours"] == pytest.approx(sum(single) / 2)
     assert together["paired_with"] == "small-sib-fc100-1shot-plain-s0, small-sib-fc100-1shot-plain-s1"
+    text = reproduction_table([together]).text()
+    assert together["run"].split(", ")[0].replace("-s0", "-s*") in text
+    assert together["run"] not in text
 
 
 def test_a_budget_that_is_too_short_leaves_rows_empty_and_says_so(first, house, tmp_path):

@@ -1,5 +1,6 @@
 """The tables that `e3bm reproduce` prints: the paper, the published code and ours side by side."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +102,14 @@ def _cells(row: Record) -> tuple[Cell, ...]:
         Cell(seeds),
         Cell(episodes),
         Cell(row["budget"] or NONE),
-        Cell(row["run"] or NONE),
+        Cell(_common(row["run"] or NONE)),
     )
+
+
+def _common(runs: str) -> str:
+    """Runs that differ in their seed only, as one name."""
+    together = {re.sub(r"-s\d+$", "-s*", run) for run in runs.split(", ")}
+    return together.pop() if len(together) == 1 and ", " in runs else runs
 
 
 def _plus_minus(value: Any, interval: Any, digits: int = 1) -> str:
