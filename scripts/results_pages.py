@@ -39,7 +39,8 @@ def _table(name: str, old: str) -> str:
     if name in makers:
         return makers[name]()
     if name.startswith("study "):
-        return _entries_table(entries(collect_runs(RESULTS / "study" / name.removeprefix("study "))))
+        found = entries(collect_runs(RESULTS / "study" / name.removeprefix("study ")))
+        return _entries_table(found, data=len({each.rows[0]["split"] for each in found}) > 1)
     return "".join(old.splitlines(keepends=True)[1:-1])  # not ours to fill
 
 
@@ -158,7 +159,8 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
     """One line per system: accuracy, difference to its own baseline, calibration, seeds."""
     columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %", "Seeds")
     lines = []
-    for each in sorted(found, key=lambda entry: (entry.rows[0]["dataset"], entry.rows[0]["shots"])):
+    order = lambda entry: tuple(entry.rows[0][key] for key in ("dataset", "ways", "shots", "split"))
+    for each in sorted(found, key=order):
         numbers, first = each.numbers(), each.rows[0]
         paired = each.paired(baseline_of(each, found))
         difference, interval = paired["paired_difference"], paired["paired_ci"]
