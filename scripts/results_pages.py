@@ -32,7 +32,8 @@ def _table(name: str, old: str) -> str:
         "fc100": _short_table,
         "fc100 rows": _long_table,
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
-        "cross-domain": _cross_table,
+        "cross-domain": lambda: _cross_table(levelled=False),
+        "cross-domain levelled": lambda: _cross_table(levelled=True),
         "levelling": _levelling_table,
         "omniglot": _omniglot_table,
     }
@@ -127,10 +128,13 @@ def _ablation_entries() -> list[Entry]:
     return [each for each in kept_entries(RESULTS) if ", ".join(str(run.path) for run in each.runs) in wanted]
 
 
-def _cross_table() -> str:
+def _cross_table(*, levelled: bool) -> str:
     runs = collect_runs(RESULTS, apart=("study",))
     other = lambda row: row.get("trained_on", row["dataset"]) == "fc100" and row["dataset"] != "fc100"
-    return _entries_table([each for each in entries(runs) if other(each.rows[0])], data=True)
+    found = [each for each in entries(runs) if other(each.rows[0])]
+    return _entries_table(
+        [each for each in found if each.rows[0]["backbone"].endswith("levelled") == levelled], data=True
+    )
 
 
 def _omniglot_table() -> str:
