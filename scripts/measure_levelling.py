@@ -34,9 +34,14 @@ def main(run: Path, out: Path) -> None:
     data = open_data(settings.data)
     backbone = build_backbone(settings.backbone, *data.input_shape)
     load_backbone(backbone, run)
+    networks = {
+        "one view": backbone,
+        "mirrored": LevelledBackbone(backbone, moves=((0, 0),)),
+        "mirrored and moved": LevelledBackbone(backbone),
+    }
     tables = {
-        views: tuple(_table(data, network, split, settings) for split in ("train", "val"))
-        for views, network in (("one view", backbone.eval()), ("mirrored", LevelledBackbone(backbone).eval()))
+        views: tuple(_table(data, network.eval(), split, settings) for split in ("train", "val"))
+        for views, network in networks.items()
     }
     rows = []
     for shots in (1, 5):

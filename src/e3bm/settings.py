@@ -92,7 +92,7 @@ class BackboneSettings(Settings):
     width: float = Field(default=1.0, gt=0, le=4)
     """Factor on all channel numbers."""
     levelled: bool = False
-    """Features of the image and its mirror image are averaged, centred, and half whitened by the training classes: in a
+    """Features are averaged over mirrored and moved views, centred, and half whitened by the training classes: in a
     pre-training its last stage, elsewhere for backbones that were pre-trained with it."""
     pretrained: Path | None = None
     """Run folder of `e3bm pretrain`, or a .safetensors file of `e3bm import-weights`, to take the weights from."""

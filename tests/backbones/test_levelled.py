@@ -1,10 +1,10 @@
-"""Levelled features: what the matrix does to the training features, and what mirroring does to an image."""
+"""Levelled features: what the matrix does to the training features, and which views of an image are averaged."""
 
 import pytest
 import torch
 
 from e3bm.backbones import LevelledBackbone, build, encode, fold_batchnorm, level_of, scale_and_shift
-from e3bm.backbones.levelled import FLOOR
+from e3bm.backbones.levelled import FLOOR, MOVES, views
 from e3bm.errors import DataError
 
 
@@ -48,12 +48,23 @@ def test_features_without_spread_are_refused(features):
         level_of(features)
 
 
-def test_an_image_and_its_mirror_image_are_one():
+def moved(image, down, right):
+    """Pixel by pixel: each comes from where it was before the move, or from the border nearest to that."""
+    result = torch.empty_like(image)
+    for row in range(image.shape[1]):
+        for column in range(image.shape[2]):
+            result[:, row, column] = image[:, min(max(row - down, 0), 15), min(max(column - right, 0), 15)]
+    return result
+
+
+def test_features_are_the_mean_over_the_image_and_its_mirror_image_and_both_moved():
     backbone = levelled(width=0.25)
     images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
+    seen = [torch.stack([moved(side, *move) for side in (image, image.flip(2)) for move in MOVES]) for image in images]
+    torch.testing.assert_close(torch.stack(list(views(images)), 1), torch.stack(seen), rtol=0, atol=0)
+    mean = torch.stack([backbone.trunk(each).mean(0) for each in seen])
+    torch.testing.assert_close(backbone(images), (mean - backbone.centre) @ backbone.matrix, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(backbone(images), backbone(images.flip(-1)), rtol=1e-12, atol=1e-12)
-    mean = (backbone.trunk(images) + backbone.trunk(images.flip(-1))) / 2
-    torch.testing.assert_close(backbone(images), (mean - backbone.centre) @ backbone.matrix, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["conv4", "resnet12", "wrn28_10"])

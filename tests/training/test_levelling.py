@@ -9,6 +9,7 @@ import torch
 from e3bm import FewShotClassifier
 from e3bm.assembly import build_backbone, load_backbone
 from e3bm.backbones import batchnorm_mode
+from e3bm.backbones.levelled import views
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.settings import TestSettings
 from e3bm.tracking.checkpoint import Checkpoints
@@ -37,7 +38,7 @@ def test_levelling_is_the_last_stage_of_the_same_training(small_data, tmp_path):
     pixels = torch.from_numpy(data.images.gather(positions)).permute(0, 3, 1, 2)
     with torch.no_grad(), batchnorm_mode(backbone, "running"):
         images = data.evaluation(pixels, dtype=torch.float32)
-        features = torch.stack([(backbone(one[None]) + backbone(one[None].flip(-1)))[0] / 2 for one in images])
+        features = torch.stack([backbone(torch.cat(list(views(one[None])))).mean(0) for one in images])
     torch.testing.assert_close(after["backbone.centre"], features.mean(0), rtol=1e-4, atol=1e-5)
     # Asked again, it is finished.
     run_pretrain(wanted, tmp_path / "levelled")
