@@ -25,7 +25,7 @@ from e3bm.core.schedules import (
 from e3bm.errors import SettingsError
 from e3bm.methods import METHODS, Encoder, Parts, ReadyFeatures
 from e3bm.settings import BackboneSettings, HyperpriorSettings, MethodSettings, TrainSettings
-from e3bm.tracking.checkpoint import Checkpoints, read_weights
+from e3bm.tracking.checkpoint import Checkpoints, misfit, read_weights
 from e3bm.tracking.run_folder import RunFolder
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
@@ -59,8 +59,7 @@ def load_backbone(backbone: Backbone, source: Path) -> None:
     try:
         backbone.load_state_dict({name: value.float() for name, value in weights.items()})
     except RuntimeError as error:
-        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-        raise SettingsError(f"The weights of {source} do not fit this backbone: {first}") from None
+        raise SettingsError(f"The weights of {source} do not fit this backbone: {misfit(error)}") from None
 
 
 def weights_digest(module: nn.Module) -> str:

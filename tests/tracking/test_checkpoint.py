@@ -140,6 +140,9 @@ def test_weights_of_another_model_are_refused(tmp_path):
         checkpoints.load_weights(nn.Linear(4, 2), "last")
     with pytest.raises(CheckpointError, match=r"do not fit the model.*[Mm]issing"):
         checkpoints.load_weights(nn.Sequential(nn.Linear(3, 2)), "last")
+    with pytest.raises(CheckpointError, match=r"[Mm]issing.* \.\.\.$") as refused:
+        checkpoints.load_weights(nn.Sequential(*[nn.Linear(3, 2) for _ in range(100)]), "last")
+    assert len(str(refused.value)) < len(str(tmp_path)) + 300
     fresh = model(0.0)
     with pytest.raises(CheckpointError, match=r"state\.pt does not fit this run"):
         checkpoints.resume(fresh, torch.optim.Adam([fresh.weight]))

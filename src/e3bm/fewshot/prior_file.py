@@ -18,6 +18,7 @@ from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior import Votes, build_prior
 from e3bm.fewshot.transductive import build_batch_prior
 from e3bm.fewshot.trust_prior import TrustPrior
+from e3bm.tracking.checkpoint import misfit
 from e3bm.tracking.files import write_bytes
 
 FORMAT, VERSION = "e3bm-prior", 2
@@ -116,6 +117,4 @@ def _fill(learner: MetaLearner, tensors: dict[str, Tensor], prefix: str, place: 
     try:
         learner.load_state_dict(found)
     except RuntimeError as error:
-        raise CheckpointError(
-            f"The numbers of {place} do not fit a prior: {str(error).splitlines()[-1].strip()}"
-        ) from None
+        raise CheckpointError(f"The numbers of {place} do not fit a prior: {misfit(error)}") from None

@@ -16,7 +16,7 @@ from e3bm.data.source import open_dataset, registered_sources
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.fewshot.feature_extractor import BackboneOrigin, FeatureExtractor, deterministic
 from e3bm.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings, read_settings
-from e3bm.tracking.checkpoint import Checkpoints, read_weights
+from e3bm.tracking.checkpoint import Checkpoints, misfit, read_weights
 from e3bm.tracking.run_folder import RunFolder
 
 INSIDE = "backbone."
@@ -75,9 +75,7 @@ def rebuilt(origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: 
             network = fold_batchnorm(_network(chosen, channels, size))
         network.load_state_dict({name: value.clone() for name, value in weights.items()}, assign=True)
     except RuntimeError as error:
-        raise CheckpointError(
-            f"the weights inside do not fit a {chosen.name}: {str(error).splitlines()[-1].strip()}"
-        ) from None
+        raise CheckpointError(f"the weights inside do not fit a {chosen.name}: {misfit(error)}") from None
     network = network.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
     return FeatureExtractor(network, pipeline, channels, origin)
 
@@ -94,9 +92,7 @@ def _extractor(
             {part: value.float() if value.is_floating_point() else value for part, value in weights.items()}
         )
     except RuntimeError as error:
-        raise CheckpointError(
-            f"The weights of {shown} do not fit a {name}: {str(error).splitlines()[-1].strip()}"
-        ) from None
+        raise CheckpointError(f"The weights of {shown} do not fit a {name}: {misfit(error)}") from None
     folded = fold_batchnorm(network)
     settings: dict[str, Any] = {"name": name, "width": chosen.width, "image_size": pixels}
     if chosen.levelled:

@@ -20,6 +20,14 @@ from e3bm.tracking.files import read_json, storage_errors, sweep_leftovers, writ
 
 Which = Literal["last", "best"]
 WEIGHTS, STATE = "weights.safetensors", "state.pt"
+REASON = 160  # characters
+
+
+def misfit(error: RuntimeError) -> str:
+    """Why weights could not be loaded: torch's first reason, without the hundreds of names that may follow."""
+    lines = str(error).splitlines()
+    reason = lines[min(1, len(lines) - 1)].strip()  # below its headline, where it has one
+    return reason if len(reason) <= REASON else f"{reason[:REASON].rpartition(' ')[0]} ..."
 
 
 class Checkpoints:
@@ -84,8 +92,7 @@ class Checkpoints:
         try:
             module.load_state_dict(self.weights(which))
         except RuntimeError as error:
-            first = str(error).splitlines()[1].strip()  # below torch's own headline
-            raise CheckpointError(f"The weights in {self.place(which)} do not fit the model: {first}") from None
+            raise CheckpointError(f"The weights in {self.place(which)} do not fit the model: {misfit(error)}") from None
 
     def state(self, which: Which) -> dict[str, Any]:
         """Counters and optimiser state of a checkpoint."""
