@@ -146,7 +146,7 @@ def limited_to(size):
 
 
 def command(run, dotted):
-    return [sys.executable, "-m", "e3bm.cli.main", "train", "--run", str(run), *words(dotted)]
+    return [sys.executable, "-m", "e3bm", "train", "--run", str(run), *words(dotted)]
 
 
 def test_files_that_cannot_grow_stop_the_run_and_leave_the_last_checkpoint(small_data, tmp_path):

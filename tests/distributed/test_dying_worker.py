@@ -15,7 +15,7 @@ def test_restarted_workers_go_on_where_the_last_checkpoint_stands(tmp_path, torc
     """The undisturbed run has two processes, too: it is the same to the last bit."""
     trains = method != "pretrain"
     dotted = flags(tmp_path, method) if trains else pretrain_flags(tmp_path)
-    command = ["-m", "e3bm.cli.main", "train" if trains else "pretrain", "--run", tmp_path / "peaceful"]
+    command = ["-m", "e3bm", "train" if trains else "pretrain", "--run", tmp_path / "peaceful"]
     told = torchrun(*command, *words(dotted)).stdout
     assert told.count("accuracy on validation classes") == 1  # said by the first process only
     done = torchrun(HERE / "worker.py", "dying", tmp_path, method, restarts=3)
@@ -25,7 +25,7 @@ def test_restarted_workers_go_on_where_the_last_checkpoint_stands(tmp_path, torc
 
 def test_a_refusal_is_a_sentence_on_every_process(small_data, tmp_path, torchrun):
     run_train(settings(small_data, "mtl"), tmp_path / "run")
-    command = ["-m", "e3bm.cli.main", "train", "--run", tmp_path / "run", *words(flags(small_data, "mtl", seed=9))]
+    command = ["-m", "e3bm", "train", "--run", tmp_path / "run", *words(flags(small_data, "mtl", seed=9))]
     refused = torchrun(*command, expected=2)
     assert "seed was 0, now 9" in refused.stderr
     assert "defect" not in refused.stderr

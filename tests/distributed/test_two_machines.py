@@ -25,7 +25,7 @@ def test_two_agents(tmp_path):
     dotted = flags(tmp_path, "mtl-scaled+e3bm", **FEW)
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "few-shot"]
-    command += ["--no-python", "--", sys.executable, "-m", "e3bm.cli.main", "train"]
+    command += ["--no-python", "--", sys.executable, "-m", "e3bm", "train"]
     command += ["--run", str(tmp_path / "many"), *words(dotted)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     agents = [

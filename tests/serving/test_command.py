@@ -35,7 +35,7 @@ def test_a_taken_port_is_a_sentence(capsys) -> None:
 
 def test_it_serves_real_features_and_stops_politely(glyph_png, tmp_path) -> None:
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra `pretrained` is not installed")
-    command = [sys.executable, "-m", "e3bm.cli.main", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "e3bm", "serve", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as server:
         try:

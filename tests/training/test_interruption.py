@@ -83,7 +83,7 @@ def test_ctrl_c_at_the_command_line(small_data, tmp_path):
     """The real command: exit code 130, a sentence that says how to continue, and a second run that does."""
     run = tmp_path / "run"
     many = flags(small_data, "mtl", optimiser__steps=500, validation__every=500, checkpoint_every=50)
-    command = [sys.executable, "-m", "e3bm.cli.main", "train", "--run", str(run), *words(many)]
+    command = [sys.executable, "-m", "e3bm", "train", "--run", str(run), *words(many)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     while process.poll() is None and not (run / "checkpoints" / "last.json").exists():

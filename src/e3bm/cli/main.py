@@ -70,7 +70,3 @@ def usage() -> str:
 def entry() -> None:
     """The console script."""
     sys.exit(main())
-
-
-if __name__ == "__main__":
-    entry()
