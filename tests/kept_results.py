@@ -82,10 +82,11 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     for run in runs:
         for row in run.rows:
             found |= {(row["accuracy"], row["ci"]), (row["paired_difference"] or 0.0, row["paired_ci"])}
-    together = entries(runs)
-    for entry in together:
-        numbers, paired = entry.numbers(), entry.paired(baseline_of(entry, together))
-        found |= {(numbers["accuracy"], numbers["ci"]), (paired["paired_difference"] or 0.0, paired["paired_ci"])}
+    for folder in {run.path.parent for run in runs}:  # runs of one folder belong together
+        together = entries([run for run in runs if run.path.parent == folder])
+        for entry in together:
+            numbers, paired = entry.numbers(), entry.paired(baseline_of(entry, together))
+            found |= {(numbers["accuracy"], numbers["ci"]), (paired["paired_difference"] or 0.0, paired["paired_ci"])}
     for path in sorted(results.glob("classifier/*/rows.json")):
         for row in read_json(path):
             ours = row.get("ours_minus_this", row)
