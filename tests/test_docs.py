@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = sorted(set(re.findall(r"`(e3bm\.[A-Za-z0-9_.]+)`", (ROOT / "docs" / "paper_to_code.md").read_text())))
@@ -52,3 +54,15 @@ def test_the_api_reference_says_what_the_docstrings_say(tmp_path):
     )
     expected = (tmp_path / "api.md").read_text()
     assert (ROOT / "docs" / "api.md").read_text() == expected, "run: python scripts/build_api_reference.py"
+
+
+def test_the_curves_of_the_study_are_those_of_its_runs(tmp_path):
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "study_figures.py"), str(tmp_path)], check=True)
+    drawn = {path.name: path for path in tmp_path.glob("*.png")}
+    kept = {path.name: path for path in (ROOT / "docs" / "images").glob("study_*.png")}
+    assert drawn
+    assert drawn.keys() == kept.keys(), "run: python scripts/study_figures.py"
+    for name, path in drawn.items():
+        ours, theirs = (np.asarray(Image.open(each).convert("L"), dtype=float) for each in (path, kept[name]))
+        assert ours.shape == theirs.shape
+        assert np.abs(ours - theirs).mean() < 0.1, f"{name} shows other numbers"

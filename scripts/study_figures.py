@@ -1,0 +1,150 @@
+"""Draw the curves of docs/study.md from the runs in results/study: python scripts/study_figures.py [FOLDER]."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from e3bm.report.drawing import INK, MUTED, SERIES, Drawing, draw
+from e3bm.workflows.collect import Entry, collect_runs
+
+ROOT = Path(__file__).resolve().parents[1]
+STUDY = ROOT / "results" / "study"
+RATES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+SPEEDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+Arms = dict[str, Entry]
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for drawing in (_rates(), _speeds(), _epochs(), _accuracy_over_training(), _loss_over_training()):
+        (folder / f"{drawing.name}.png").write_bytes(drawing.png)
+
+
+def _rates() -> Drawing:
+    """What a rate far from the best costs, with and without E3BM."""
+
+    def paint(axes: Axes) -> Sequence[Line2D]:
+        handles = []
+        for place, words, colour in (
+            ("mtl-tuning-5shot", "as they are", SERIES[0]),
+            ("mtl-levelled-tuning-5shot", "levelled", SERIES[1]),
+        ):
+            arms = _arms(place)
+            best = max(_accuracy(arms[f"plain-rate-{rate:g}"]) for rate in RATES)
+            for prefix, method, line in (("plain-rate", "MTL", "--"), ("rate", "MTL+E3BM", "-")):
+                heights = [_accuracy(arms[f"{prefix}-{rate:g}"]) - best for rate in RATES]
+                label = f"{method}, features {words}"
+                handles += axes.plot(RATES, heights, line, color=colour, marker="o", markersize=3, label=label)
+        axes.set(xscale="log", xlabel="rate of all epochs; E3BM starts from it", ylabel="to the best MTL (points)")
+        _name_ticks(axes, RATES)
+        return handles
+
+    return draw("study_rates", "", paint)
+
+
+def _speeds() -> Drawing:
+    """The gain over the method alone by the learning rate of the hyperprior."""
+
+    def paint(axes: Axes) -> Sequence[Line2D]:
+        axes.axhline(0, color=MUTED, linewidth=0.8)
+        handles = []
+        for place, method, colour in (("mtl-choices-5shot", "MTL", SERIES[0]), ("sib-choices-5shot", "SIB", SERIES[1])):
+            arms = _arms(place)
+            found = [arms[f"speed-{speed:g}"].paired(arms["plain"]) for speed in SPEEDS]
+            handles.append(_with_intervals(axes, SPEEDS, found, f"{method}+E3BM, v' starts equal", colour))
+            last = arms["paper"].paired(arms["plain"])
+            axes.errorbar([1e-6], [last["paired_difference"]], [last["paired_ci"]], color=colour, fmt="x", capsize=2)
+            handles.append(Line2D([], [], color=colour, marker="x", linestyle="", label=f"{method}, Ψ as published"))
+        axes.set(xscale="log", xlabel="learning rate of Ψ, α' and v'", ylabel="gain over the method (points)")
+        _name_ticks(axes, SPEEDS)
+        return handles
+
+    return draw("study_speeds", "", paint)
+
+
+def _epochs() -> Drawing:
+    """Accuracy by the number of inner epochs."""
+
+    def paint(axes: Axes) -> Sequence[Line2D]:
+        handles = []
+        for place, method, middle, counts, colour in (
+            ("mtl-choices-5shot", "MTL", 30, (10, 30, 100), SERIES[0]),
+            ("sib-choices-5shot", "SIB", 3, (1, 3, 8), SERIES[1]),
+        ):
+            arms = _arms(place)
+            for prefix, own, words, line in (("plain-", "plain", method, "--"), ("", "chosen", f"{method}+E3BM", "-")):
+                names = [own if count == middle else f"{prefix}epochs-{count}" for count in counts]
+                heights = [_accuracy(arms[name]) for name in names]
+                handles += axes.plot(counts, heights, line, color=colour, marker="o", markersize=3, label=words)
+        axes.set(xscale="log", xlabel="inner epochs M", ylabel="validation accuracy (%)")
+        _name_ticks(axes, (1, 3, 10, 30, 100))
+        return handles
+
+    return draw("study_epochs", "", paint)
+
+
+def _accuracy_over_training() -> Drawing:
+    chosen = {
+        "plain": "SIB", "paper": "Ψ as published", "start-last": "v' last", "speed-1e-06": "1e-6, v' equal",
+        "chosen": "as chosen",
+    }  # fmt: skip
+    return _over_training("study_sib_training", "sib-choices-5shot", chosen, "accuracy", "validation accuracy (%)")
+
+
+def _loss_over_training() -> Drawing:
+    chosen = {
+        "plain": "MTL", "paper": "Ψ as published", "speed-1e-06": "1e-6, v' equal", "speed-0.0001": "1e-4",
+        "chosen": "as chosen (1e-3)", "hidden-32": "hidden 32",
+    }  # fmt: skip
+    return _over_training("study_mtl_training", "mtl-choices-5shot", chosen, "loss", "validation NLL")
+
+
+def _over_training(name: str, place: str, chosen: dict[str, str], quantity: str, words: str) -> Drawing:
+    """Every validation during meta-training: each seed faintly, their mean above them."""
+
+    def paint(axes: Axes) -> Sequence[Line2D]:
+        handles, arms = [], _arms(place)
+        for (arm, label), colour in zip(chosen.items(), (INK, *SERIES), strict=False):
+            curves = [
+                {line["step"]: line[quantity] for line in run.record.metrics if line["split"] == "val"}
+                for run in arms[arm].runs
+            ]
+            for curve in curves:
+                axes.plot(list(curve), list(curve.values()), color=colour, linewidth=0.6, alpha=0.35)
+            mean = [fmean(curve[step] for curve in curves) for step in curves[0]]
+            handles += axes.plot(list(curves[0]), mean, color=colour, marker="o", markersize=3, label=label)
+        axes.set(xlabel="meta-training step", ylabel=words)
+        return handles
+
+    return draw(name, "", paint)
+
+
+def _arms(place: str) -> Arms:
+    """All seeds of every arm of a study, by the name of its folders."""
+    found: dict[str, list] = {}
+    for run in collect_runs(STUDY / place):
+        found.setdefault(run.path.name.rpartition("-s")[0], []).append(run)
+    return {name: Entry(tuple(runs), tuple(run.rows[0] for run in runs)) for name, runs in found.items()}
+
+
+def _accuracy(entry: Entry) -> float:
+    return float(entry.numbers()["accuracy"])
+
+
+def _with_intervals(axes: Axes, x: Sequence[float], found: Sequence[dict], label: str, colour: str) -> Line2D:
+    heights, intervals = [each["paired_difference"] for each in found], [each["paired_ci"] for each in found]
+    axes.errorbar(x, heights, intervals, color=colour, capsize=2, marker="o", markersize=3)
+    return Line2D([], [], color=colour, marker="o", markersize=3, label=label)
+
+
+def _name_ticks(axes: Axes, values: Sequence[float]) -> None:
+    axes.set_xticks(values, labels=[f"{value:g}" for value in values])
+    axes.minorticks_off()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")
