@@ -2,12 +2,13 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from failing_disk import full_after, operations_of
 
 from e3bm.errors import CheckpointError
-from e3bm.tracking.files import held, read_json, sweep_leftovers, write_bytes, write_json
+from e3bm.tracking.files import held, in_turn, read_json, sweep_leftovers, write_bytes, write_json
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -75,3 +76,16 @@ def test_a_folder_is_held_by_one_at_a_time(tmp_path):
         pass
     with held(tmp_path):
         pass
+
+
+def test_changes_in_turn_are_all_kept(tmp_path):
+    write_json(tmp_path / "config.json", {})
+    write_json(tmp_path / "seen.json", [])
+
+    def add(number):
+        with in_turn(tmp_path / "config.json"):
+            write_json(tmp_path / "seen.json", [*read_json(tmp_path / "seen.json"), number])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(100)))
+    assert sorted(read_json(tmp_path / "seen.json")) == list(range(100))

@@ -70,22 +70,39 @@ def sweep_leftovers(folder: Path) -> None:
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep a folder to this process: two trainings in one folder would tear each other's checkpoints apart."""
-    if sys.platform == "win32":
+    with _locked(folder, wait=False) as free:
+        if not free:
+            raise CheckpointError(
+                f"Another process is training in {folder}; wait for it to end, or choose another --run folder."
+            )
         yield
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Wait for other processes that are here with the same file: for reading, changing and writing in one piece."""
+    with _locked(path, wait=True):
+        yield
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Whether the lock was to be had; true where the system or its file system has none."""
+    if sys.platform == "win32":
+        yield True
         return
     import fcntl
 
-    with storage_errors(folder):
-        descriptor = os.open(folder, os.O_RDONLY)
+    with storage_errors(path):
+        descriptor = os.open(path, os.O_RDONLY)
+    free = True
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            raise CheckpointError(
-                f"Another process is training in {folder}; wait for it to end, or choose another --run folder."
-            ) from None
+            free = False
         except OSError:
             pass  # a file system without locks
-        yield
+        yield free
     finally:
         os.close(descriptor)

@@ -30,6 +30,7 @@ from e3bm.settings import (
 from e3bm.tracking.answers import keep_answers
 from e3bm.tracking.checkpoint import Checkpoints, Which
 from e3bm.tracking.environment import commit
+from e3bm.tracking.files import in_turn
 from e3bm.tracking.progress import Progress, Silent, shown
 from e3bm.tracking.run_folder import RunFolder
 from e3bm.workflows.ensemble import EnsembleSettings, beside, settings_beside
@@ -51,8 +52,9 @@ def run_test(runs: list[Path], settings: TestSettings, progress: Progress | None
         check_row(row)
     if Engine.is_leader():
         for path, result in zip(runs, tested, strict=True):
-            RunFolder(path).add_result(result.row)
-            keep_answers(path, result.row, _right_answers(result))
+            with in_turn(path / "config.json"):  # another test of the same run may end at this moment
+                RunFolder(path).add_result(result.row)
+                keep_answers(path, result.row, _right_answers(result))
     return rows
 
 
