@@ -1,6 +1,6 @@
 """Which part of levelled features gains what: nearest class mean on validation classes of FC100, part by part.
 
-python scripts/measure_levelling.py runs/fc100/resnet12-half-s0 results/study/levelling
+python scripts/measure_levelling.py runs/fc100/resnet12-half-s0 results/study/whitening.json
 """
 
 import json
@@ -19,9 +19,10 @@ from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import evaluate
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.environment import describe_environment
-from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.files import write_json
+from e3bm.runs.folder.run import read_run
 from e3bm.runs.progress import Silent
-from e3bm.runs.settings import EpisodeSettings, PretrainSettings, read_settings
+from e3bm.runs.settings import EpisodeSettings, PretrainSettings
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
 
 EPISODES = 2000
@@ -30,7 +31,8 @@ POWERS = (0.0, -0.125, -0.25, -0.375, -0.5)  # 0: centred only; -0.5: whitened
 
 def main(run: Path, out: Path) -> None:
     torch.set_num_threads(1)
-    settings = read_settings(PretrainSettings, RunFolder(run).config()["settings"])
+    settings = read_run(run).settings
+    assert isinstance(settings, PretrainSettings)
     data = open_data(settings.data)
     backbone = build_backbone(settings.backbone, *data.input_shape)
     load_backbone(backbone, run)
@@ -64,10 +66,8 @@ def main(run: Path, out: Path) -> None:
                     }
                 )  # fmt: skip
                 print(json.dumps(rows[-1]), flush=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
     about = describe_environment() | {"floor": FLOOR, "power": POWER, "data": data.images.digest}
-    (out / "environment.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
+    write_json(out, {"environment": about, "rows": rows})
 
 
 def _table(data, network, split: str, settings: PretrainSettings) -> torch.Tensor:

@@ -58,7 +58,7 @@ def run_cases(folder, place):
         run_train(settings(folder, method, **FEW, **changes), place / name)
     rows = run_test([place / name for name in CASES], TestSettings(episodes=7, batch=2))
     if os.environ.get("RANK", "0") == "0":
-        (place / "rows.json").write_text(json.dumps(rows))
+        (place / "rows.json").write_text(json.dumps([row.as_json() for row in rows]))
     run_pretrain(pretrain_settings(folder, machine__precision="float64"), place / "pretrain")
 
 

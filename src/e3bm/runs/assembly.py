@@ -24,7 +24,8 @@ from e3bm.core.schedules import (
 )
 from e3bm.errors import SettingsError
 from e3bm.methods import METHODS, Encoder, Parts, ReadyFeatures
-from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
+from e3bm.runs.folder.checkpoint import misfit
+from e3bm.runs.folder.relatives import backbone_weights, has_weights
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, MethodSettings, TrainSettings
 
@@ -42,20 +43,13 @@ def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -
 
 
 def load_backbone(backbone: Backbone, source: Path) -> None:
-    """Weights from a run of `e3bm pretrain`, or from a weights file."""
-    if not source.exists():
+    """Weights from a run of `e3bm pretrain`, in its folder or kept in results, or from a weights file."""
+    if not has_weights(source):
         raise SettingsError(
             f"backbone.pretrained: there is no run folder or weights file {source}; make one with `e3bm pretrain --run "
             f"{source}`."
         )
-    if source.is_dir():
-        weights = {
-            name.removeprefix("backbone."): value
-            for name, value in Checkpoints(source).weights("best").items()
-            if name.startswith("backbone.")
-        }
-    else:
-        weights = read_weights(source)
+    weights = backbone_weights(source)
     try:
         backbone.load_state_dict({name: value.float() for name, value in weights.items()})
     except RuntimeError as error:
@@ -63,7 +57,7 @@ def load_backbone(backbone: Backbone, source: Path) -> None:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """A name for exactly these weights."""
+    """A name for exactly these weights; `relatives.digest_of_weights` gives the same for a float32 model's file."""
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode())

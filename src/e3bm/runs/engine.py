@@ -75,8 +75,6 @@ class Engine:
             # does: imported afterwards they would keep gloo's threads alive into the interpreter's end, which aborts.
             import_module("torch.distributed.nn.functional")
         if machine.engine == "fabric":
-            from e3bm.runs.engine import join
-
             return cls(*join(machine))
         device = torch.device(machine.device, local) if machine.device == "cuda" else torch.device(machine.device)
         if world > 1 and not distributed.is_initialized():
@@ -86,11 +84,6 @@ class Engine:
             # Once for all work of this process: a second group would find the first one's addresses.
             atexit.register(distributed.destroy_process_group)
         return cls(rank, world, device)
-
-    @staticmethod
-    def is_leader() -> bool:
-        """Whether this process is the first of those that torchrun or SLURM started, or the only one."""
-        return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
     @property
     def leads(self) -> bool:

@@ -38,7 +38,7 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """A short name for exactly these settings."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(self.model_dump(mode="json"))
 
     def but(self, **changes: Any) -> Self:
         """A validated copy with some fields changed; nested fields as ``group__field``."""
@@ -362,6 +362,11 @@ class TestSettings(Settings):
     """Where the model runs; unset: where it was trained."""
     threads: int | None = Field(default=None, ge=1)
     """Threads per process; unset: as in training."""
+
+
+def digest_of(values: dict[str, Any]) -> str:
+    """A short name for exactly these plain values, whatever their order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:

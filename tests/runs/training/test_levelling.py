@@ -44,8 +44,8 @@ def test_levelling_is_the_last_stage_of_the_same_training(small_data, tmp_path):
     run_pretrain(wanted, tmp_path / "levelled")
     assert_equal(Checkpoints(run.path).weights("best"), after)
     found = run_test([run.path, plain.path], TestSettings(episodes=20))
-    assert [row["backbone"] for row in found] == ["conv4 x0.25 levelled", "conv4 x0.25"]
-    assert found[0]["accuracy"] != found[1]["accuracy"]
+    assert [row.backbone for row in found] == ["conv4 x0.25 levelled", "conv4 x0.25"]
+    assert found[0].accuracy != found[1].accuracy
 
 
 def test_a_backbone_that_is_trained_on_is_still_the_one_it_began_with(small_data, tmp_path):
@@ -53,7 +53,7 @@ def test_a_backbone_that_is_trained_on_is_still_the_one_it_began_with(small_data
     wanted = settings(small_data, "maml", backbone__pretrained=tmp_path / "backbone", method__start="zero")
     run = run_train(wanted, tmp_path / "run")
     (row,) = run_test([run.path], TestSettings(episodes=5))
-    assert row["backbone"] == "conv4 x0.25"
+    assert row.backbone == "conv4 x0.25"
     run_pretrain(pretrain_settings(small_data, epochs=1, seed=1), tmp_path / "other")
     shutil.rmtree(tmp_path / "backbone")
     (tmp_path / "other").rename(tmp_path / "backbone")
@@ -68,7 +68,7 @@ def test_a_levelled_backbone_serves_training_and_photos(small_data, tmp_path):
     )
     trained = run_train(wanted, tmp_path / "run")
     (row,) = run_test([trained.path], TestSettings(episodes=10))
-    assert row["backbone"] == "conv4 x0.25 levelled"
+    assert row.backbone == "conv4 x0.25 levelled"
     model = FewShotClassifier(trained.path).fit(support())
     model.save(tmp_path / "model.e3bm")
     found = FewShotClassifier.load(tmp_path / "model.e3bm")

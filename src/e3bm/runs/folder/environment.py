@@ -25,14 +25,19 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def is_leader() -> bool:
+    """Whether this process writes and talks: the only one, or the first of those that torchrun or SLURM started."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+
 def commit() -> str:
     """The code's commit, with '+' when there are changes beside it; the release number outside a checkout."""
-    here = Path(__file__).resolve().parent
-    if not (here.parents[2] / "pyproject.toml").exists():
+    package = Path(__file__).resolve().parents[2]
+    if not (package.parents[1] / "pyproject.toml").exists():
         return f"release {_version('e3bm')}"
     try:
-        name = _git(here, "rev-parse", "--short=12", "HEAD")
-        changed = _git(here, "status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
+        name = _git(package, "rev-parse", "--short=12", "HEAD")
+        changed = _git(package, "status", "--porcelain", "--untracked-files=no", "--", str(package))
     except (OSError, subprocess.SubprocessError):
         return f"release {_version('e3bm')}"
     return name + ("+" if changed else "")

@@ -1,35 +1,39 @@
 """The run folder: everything a run was, did and found, in files that anyone can read.
 
-config.json        {"kind": "train" | "pretrain", "settings": {...}, "inputs": {name of what was read: its sha256}}
+config.json        {"format": 1, "kind": "train" | "pretrain" | "ensemble" | "prior", "settings": {...},
+                   "inputs": {name of what was read: its sha256}, "input_shape": [channels, pixels of a side]}
 environment.json   versions, machine, commit
 metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
 schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
 checkpoints/       last.json and best.json point at folders with weights.safetensors and state.pt
-results.json       list of test results, newest of each kind
+results.json       list of test results (runs/result.py), newest of each kind
 answers.json       how many queries of each test episode were answered rightly
 test_log.jsonl     every time the test split was opened
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from e3bm.errors import CheckpointError, SettingsError
-from e3bm.runs.engine import Engine
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import held, read_json, storage_errors, sweep_leftovers, write_bytes, write_json
+from e3bm.runs.result import Result, read_result
 from e3bm.runs.settings import PretrainSettings, Settings, TrainSettings, read_settings
 
+if TYPE_CHECKING:
+    from e3bm.runs.engine import Engine  # torch, which reading a run does not need
+
+FORMAT = 1
 Mirror = Callable[[str, Mapping[str, Any]], None]
 
 
 class RunFolder:
-    """Reads and writes one run's files."""
+    """Writes one run's files; `run.py` reads them."""
 
     def __init__(self, path: Path | str, mirrors: Sequence[Mirror] = ()) -> None:
         """Every line that is appended is shown to the mirrors, too."""
@@ -51,28 +55,43 @@ class RunFolder:
                         f"{self.path} is not empty (it has {min(foreign)}) and holds no run; give another --run folder."
                     )
 
-    def create(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+    def create(
+        self,
+        kind: str,
+        settings: Settings,
+        inputs: Mapping[str, str],
+        input_shape: tuple[int, int] | None = None,
+    ) -> None:
         """Start a run here, or make sure that the one that is here is the same, down to what it reads."""
         self.check(kind, settings, inputs)
         if not self.exists:
             write_json(self.path / "environment.json", describe_environment())
             # Last: where this file is, there is a run.
-            wanted = {"kind": kind, "settings": settings.model_dump(mode="json"), "inputs": dict(inputs)}
-            write_json(self.path / "config.json", wanted)
+            write_json(
+                self.path / "config.json",
+                {
+                    "format": FORMAT,
+                    "kind": kind,
+                    "settings": settings.model_dump(mode="json"),
+                    "inputs": dict(inputs),
+                    "input_shape": input_shape,
+                },
+            )
         sweep_leftovers(self.path)
 
     def config(self) -> dict[str, Any]:
-        """Kind, settings and inputs of the run."""
+        """What config.json states, as it stands there."""
         if not self.exists:
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it.")
         config = read_json(self.path / "config.json")
         if not isinstance(config, dict) or not {"kind", "settings"} <= config.keys():
             raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
+        if config.get("format", 1) > FORMAT:
+            raise CheckpointError(
+                f"{self.path} holds a run of format {config['format']}; this e3bm reads up to {FORMAT}. Use the e3bm "
+                "that made it, or a newer one."
+            )
         return config
-
-    def settings_digest(self) -> str:
-        """A name for exactly the settings that config.json states."""
-        return hashlib.sha256(json.dumps(self.config()["settings"], sort_keys=True).encode()).hexdigest()[:16]
 
     def _check_same(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
         old = self.config()
@@ -93,8 +112,9 @@ class RunFolder:
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
         """Refuse to go on with other data or another backbone under the name that the run had them by."""
         known = self.config().get("inputs", {})
-        # A run that was exported with rounded weights lists their digest beside the first one.
-        changed = [name for name, digest in inputs.items() if digest not in known.get(name, digest)]
+        # A run that was kept with rounded weights lists their digest beside the first one.
+        accepted = {name: [digests] if isinstance(digests, str) else digests for name, digests in known.items()}
+        changed = [name for name, digest in inputs.items() if digest not in accepted.get(name, [digest])]
         if changed:
             raise CheckpointError(
                 f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; "
@@ -129,16 +149,12 @@ class RunFolder:
             if (self.path / f"{name}.jsonl").exists():
                 write_bytes(self.path / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
 
-    def results(self) -> list[dict[str, Any]]:
-        """Test results, newest of each kind."""
+    def add_result(self, result: Result) -> None:
+        """Keep a test result; one on the same episodes replaces the older."""
         path = self.path / "results.json"
-        return read_json(path) if path.exists() else []
-
-    def add_result(self, row: dict[str, Any]) -> None:
-        """Keep a test result; one with the same data, episodes and checkpoint replaces the older."""
-        same = ("dataset", "split", "episodes_hash", "episodes")
-        kept = [old for old in self.results() if any(old.get(key) != row.get(key) for key in same)]
-        write_json(self.path / "results.json", [*kept, row])
+        old = [read_result(row, str(path)) for row in read_json(path)] if path.exists() else []
+        kept = [known for known in old if known.protocol != result.protocol]
+        write_json(path, [each.as_json() for each in (*kept, result)])
 
 
 def _is_beginning(name: str) -> bool:
@@ -205,21 +221,20 @@ def opened(
     kind: str,
     settings: TrainSettings | PretrainSettings,
     inputs: Mapping[str, str],
-    engine: Engine,
+    engine: "Engine",
     tensorboard: bool,
+    input_shape: tuple[int, int],
 ) -> Iterator[RunFolder]:
     """The run folder, begun or continued, and kept from other trainings."""
     run = RunFolder(folder)
     run.check(kind, settings, inputs)
     engine.wait()  # nobody writes before all have looked, so that all come to the same answer
     if engine.leads:
-        run.create(kind, settings, inputs)
+        run.create(kind, settings, inputs, input_shape)
     with held(folder) if engine.leads else nullcontext():
         engine.wait()
         if not tensorboard or not engine.leads:
             yield run
             return
-        from e3bm.runs.folder.run_folder import TensorBoard
-
         with TensorBoard(folder) as mirror:
             yield RunFolder(folder, [mirror])

@@ -176,7 +176,7 @@ def run_pretrain(
     sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
     validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
     inputs = {"data set": data.images.digest}
-    with opened(folder, "pretrain", settings, inputs, engine, tensorboard) as run:
+    with opened(folder, "pretrain", settings, inputs, engine, tensorboard, data.input_shape) as run:
         pretrain(model, batches, validate, settings, run, engine, progress)
         if settings.backbone.levelled:
             _level_best(model, run, settings, data, validate, engine, progress)
