@@ -76,6 +76,26 @@ def test_uneven_shots_are_padded_and_masked(
         assert torch.equal(together.query[task], alone.query[0])
 
 
+def test_tasks_number_their_classes_within_the_split(tiny: PackedImages) -> None:
+    """As the minibatches of pretraining do, so that a method can learn the training classes beside its tasks."""
+    sampler = EpisodeSampler.of_split(tiny, "val", EpisodeSpec(2, (1, 3), 2), 0)
+    batch = TaskLoader(tiny, sampler, PLAIN, []).load(range(5))
+    assert batch.support_mask is not None
+    assert batch.support_classes is not None
+    assert batch.query_classes is not None
+    own = tiny.splits["val"]
+    assert own[0] != 0  # the data set's own numbers are others
+    for task, episode in enumerate(sampler.batch(range(5))):
+        for classes, labels in (
+            (batch.support_classes, batch.support_labels),
+            (batch.query_classes, batch.query_labels),
+        ):
+            assert labels is not None
+            expected = [own.index(episode.classes[label]) for label in labels[task].tolist()]
+            assert classes[task].tolist() == expected
+    assert load_tasks(tiny, sampler.batch(range(2)), PLAIN).query_classes is None
+
+
 def test_augmentation_belongs_to_the_episode(tiny: PackedImages) -> None:
     sampler = EpisodeSampler.of_split(tiny, "train", EpisodeSpec(5, 1, 2), 0)
     loader = TaskLoader(tiny, sampler, RANDOM, [], seed=7)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from e3bm.core.episode import EpisodeIndex, TaskBatch
@@ -81,11 +81,13 @@ def load_tasks(
     *,
     seed: int = 0,
     numbers: Sequence[int] | None = None,
+    split_classes: Int64[Tensor, "T W"] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> TaskBatch:
     """Stack episodes to a batch; where shots are uneven, support is padded with zeros and masked.
 
     A random pipeline needs the episodes' ``numbers``: what happens to an episode's images depends on (seed, number).
+    ``split_classes`` (from ``EpisodeSampler.split_classes``) are handed on as the class numbers of the examples.
     """
     _check_alike(episodes)
     counts = [len(episode.support) for episode in episodes]
@@ -107,7 +109,12 @@ def load_tasks(
         support_values, labels = _padded(support_values, mask), _padded(labels, mask)
     query_labels = torch.tensor([episode.query_labels for episode in episodes])
     query_values = query_values.view(tasks, -1, *shape)
-    return TaskBatch(support_values, labels, query_values, query_labels, episodes[0].ways, mask)
+    support_classes, query_classes = (
+        None if split_classes is None else split_classes.gather(1, own) for own in (labels, query_labels)
+    )
+    return TaskBatch(
+        support_values, labels, query_values, query_labels, episodes[0].ways, mask, support_classes, query_classes
+    )
 
 
 def _check_alike(episodes: Sequence[EpisodeIndex]) -> None:
@@ -165,7 +172,15 @@ class TaskLoader:
     def load(self, numbers: Sequence[int]) -> TaskBatch:
         """The tasks with these numbers."""
         episodes = self.sampler.batch(numbers)
-        return load_tasks(self.images, episodes, self.pipeline, seed=self.seed, numbers=numbers, dtype=self.dtype)
+        return load_tasks(
+            self.images,
+            episodes,
+            self.pipeline,
+            seed=self.seed,
+            numbers=numbers,
+            split_classes=self.sampler.split_classes(episodes),
+            dtype=self.dtype,
+        )
 
 
 def task_numbers(step: int, tasks: int, rank: int = 0, processes: int = 1) -> range:

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 
 import numpy as np
-from jaxtyping import UInt64
+import torch
+from jaxtyping import Int64, UInt64
+from torch import Tensor
 
 from e3bm.core.episode import EpisodeIndex, EpisodeSpec
 from e3bm.data.episodes.randomness import below, random_words, shuffled
@@ -32,6 +34,7 @@ class EpisodeSampler:
         """``positions`` gives for every class number of the split the positions of its images in the data set."""
         self.spec, self.seed, self.stream = spec, seed, stream
         self.classes = tuple(positions)
+        self._place_of = {number: place for place, number in enumerate(self.classes)}
         self._per_class = spec.shot_range[1] + spec.queries
         if spec.ways > len(self.classes):
             raise DataError(
@@ -96,6 +99,10 @@ class EpisodeSampler:
             real = (np.arange(high) < shots[:, :, None]).reshape(count, -1).tolist()
             columns[1:3] = [list(map(tuple, map(compress, column, real))) for column in columns[1:3]]
         return [EpisodeIndex(*map(tuple, record)) for record in zip(*columns, strict=True)]
+
+    def split_classes(self, episodes: Sequence[EpisodeIndex]) -> Int64[Tensor, "T W"]:
+        """For every way of every episode, the place of its class among all classes of the split, 0..C-1."""
+        return torch.tensor([[self._place_of[number] for number in episode.classes] for episode in episodes])
 
 
 def episodes_hash(sampler: EpisodeSampler, count: int, block: int = 256) -> str:

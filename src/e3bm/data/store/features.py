@@ -116,13 +116,18 @@ class FeatureTasks:
         episodes = self.sampler.batch(numbers)
         longest = max(len(episode.support) for episode in episodes)
         padded = any(len(episode.support) < longest for episode in episodes)
+        labels = torch.tensor([_filled(episode.support_labels, longest) for episode in episodes])
+        query_labels = torch.tensor([episode.query_labels for episode in episodes])
+        classes = self.sampler.split_classes(episodes)
         return TaskBatch(
             self._rows([_filled(episode.support, longest) for episode in episodes]),
-            torch.tensor([_filled(episode.support_labels, longest) for episode in episodes]),
+            labels,
             self._rows([episode.query for episode in episodes]),
-            torch.tensor([episode.query_labels for episode in episodes]),
+            query_labels,
             episodes[0].ways,
             _mask(episodes, longest) if padded else None,
+            classes.gather(1, labels),
+            classes.gather(1, query_labels),
         )
 
     def _rows(self, positions: Sequence[Sequence[int]]) -> Float[Tensor, "T N D"]:
