@@ -22,8 +22,8 @@ from e3bm.data.source import plain_name, registered_sources
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.methods.attention import AttentionHead
 from e3bm.paper.presets import Preset
+from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import build_backbone, build_learner
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import EpisodeSettings, HyperpriorSettings, TrainSettings
 
 # What is timed and weighed of a model: encoding, the epoch loop, a training step; each a call without arguments.

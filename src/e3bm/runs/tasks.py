@@ -18,9 +18,9 @@ from e3bm.data.pixels.recipes import RECIPES
 from e3bm.data.source import data_folder, open_dataset
 from e3bm.data.store.features import FeatureCache, FeatureTasks, embed_images, feature_key
 from e3bm.data.store.image_set import ImageSet, RotatedClasses
+from e3bm.progress import Progress, stage
 from e3bm.runs.assembly import weights_digest
 from e3bm.runs.engine import Engine
-from e3bm.runs.progress import Progress, shown
 from e3bm.runs.settings import DataSettings, EpisodeSettings
 
 
@@ -92,7 +92,7 @@ def feature_tasks(
     if engine.any(features is None):
         mine = positions[engine.rank :: engine.world]
         embed = _embedder(backbone, data.evaluation, engine.device)
-        with shown(progress, f"features of {data.images.name}", len(positions)):
+        with stage(progress, f"features of {data.images.name}", len(positions)):
             found = embed_images(data.images, mine, embed, lambda done: progress.advance(done * engine.world))
             features = engine.gather(torch.from_numpy(found), len(positions)).numpy()
             progress.advance(len(positions))

@@ -6,9 +6,9 @@ import torch
 
 from e3bm.data.store.features import FeatureCache, FeatureTasks, embed_images, feature_key
 from e3bm.errors import DataError
+from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone
 from e3bm.runs.engine import Engine
-from e3bm.runs.progress import Silent
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
 from small_runs import settings
 

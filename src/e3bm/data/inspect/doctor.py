@@ -12,13 +12,13 @@ from jaxtyping import Int64, UInt8
 from e3bm.data.inspect.recognise import Recognised, recognise
 from e3bm.data.inspect.survey import PixelStatistics, Survey, survey
 from e3bm.data.layouts.base import NO_SPLIT, Listing
-from e3bm.data.progress import ProgressCallback
 from e3bm.data.read.decode_pool import Broken
 from e3bm.data.read.plan import compare_counts
 from e3bm.data.read.records import MemoryRecords
 from e3bm.data.source import OWN_FOLDER, SourceCard, SplitCount, registered_sources
 from e3bm.data.store.format import CLASSES_FILE
 from e3bm.data.store.packed import PackedImages
+from e3bm.progress import Progress, Silent
 
 # Exact duplicates: images with the same pixels, inside a split and across splits.
 
@@ -90,8 +90,9 @@ class DoctorReport:
         }
 
 
-def doctor(path: Path | Sequence[Path], *, workers: int = 2, progress: ProgressCallback | None = None) -> DoctorReport:
+def doctor(path: Path | Sequence[Path], *, workers: int = 2, progress: Progress | None = None) -> DoctorReport:
     """Look at every image of a data set, packed or not, and report."""
+    progress = progress or Silent()
     given = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     if len(given) == 1 and (given[0] / CLASSES_FILE).is_file():
         return _prepared(given[0], progress)
@@ -111,7 +112,7 @@ def doctor(path: Path | Sequence[Path], *, workers: int = 2, progress: ProgressC
         found.tree.close()
 
 
-def _prepared(path: Path, progress: ProgressCallback | None) -> DoctorReport:
+def _prepared(path: Path, progress: Progress) -> DoctorReport:
     packed = PackedImages.open(path, verify=True)
     split_of = {number: split for split, members in packed.splits.items() for number in members}
     homes = tuple(split_of[number] for number in range(len(packed.class_names)))

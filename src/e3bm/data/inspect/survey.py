@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 
 from e3bm.data.layouts.base import Listing
-from e3bm.data.progress import ProgressCallback, Reporter
 from e3bm.data.read.decode_pool import Broken, map_records, pixels_of
 from e3bm.data.read.records import Payload
 from e3bm.errors import DataError
+from e3bm.progress import Progress, stage
 
 DIGEST_BYTES = 16
 
@@ -84,17 +84,17 @@ def measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
     )
 
 
-def survey(listing: Listing, channels: int, workers: int, progress: ProgressCallback | None) -> Survey:
+def survey(listing: Listing, channels: int, workers: int, progress: Progress) -> Survey:
     """Decode every image once, keeping 16 bytes of each."""
     records = listing.records
-    reporter = Reporter(progress, "looking at every image", len(records))
     home = np.array(listing.class_splits)[listing.labels]
     digests: list[bytes] = []
     readable: list[np.ndarray] = []
     unreadable: list[Broken] = []
     sizes: Counter[tuple[int, int]] = Counter()
     totals: dict[str, np.ndarray] = {}
-    with closing(map_records(partial(measure, channels), records, 0, workers)) as batches:
+    batches = map_records(partial(measure, channels), records, 0, workers)
+    with closing(batches), stage(progress, "looking at every image", len(records)):
         for first, batch in batches:
             places = first + np.array(batch.kept, np.int64)
             digests.append(batch.digests)
@@ -107,7 +107,7 @@ def survey(listing: Listing, channels: int, workers: int, progress: ProgressCall
                 counts = [chosen.sum(), pixels[chosen].sum()]
                 grown = np.concatenate([counts, batch.sums[chosen].sum(0), batch.squares[chosen].sum(0)])
                 totals[str(split)] = totals.get(str(split), 0) + grown
-            reporter.at(first + len(batch.kept) + len(batch.broken))
+            progress.advance(first + len(batch.kept) + len(batch.broken))
     if totals:
         totals["all"] = np.sum(list(totals.values()), axis=0)
     packed = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)

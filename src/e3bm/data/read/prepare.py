@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from e3bm.data.progress import ProgressCallback, Reporter
 from e3bm.data.read.archives import open_tree
 from e3bm.data.read.decode_pool import Broken, decode_records
 from e3bm.data.read.download import download_all
@@ -32,6 +31,7 @@ from e3bm.data.source import (
 from e3bm.data.store.format import CLASSES_FILE, write_json
 from e3bm.data.store.packed import Origin, PackedImages, PackedWriter
 from e3bm.errors import DataError, E3BMError, SettingsError
+from e3bm.progress import Progress, Silent, stage
 
 # A plan carried out: batches decoded, written and remembered, so that an interruption costs one batch.
 
@@ -50,7 +50,7 @@ def pack(
     on_broken: OnBroken,
     workers: int,
     report: Mapping[str, Any],
-    progress: ProgressCallback | None,
+    progress: Progress,
 ) -> tuple[PackedImages, tuple[Broken, ...]]:
     """Write the packed folder; bad input leaves nothing behind, an interruption leaves what the next run takes up."""
     check_target(target)
@@ -75,15 +75,13 @@ def _write(
     on_broken: OnBroken,
     workers: int,
     report: Mapping[str, Any],
-    progress: ProgressCallback | None,
+    progress: Progress,
 ) -> tuple[PackedImages, tuple[Broken, ...]]:
     listing = plan.listing
     skipped = [Broken(**one) for one in writer.state.get("skipped", [])]
     start = int(writer.state.get("next", 0))
-    reporter = Reporter(progress, "packing", len(listing.records))
-    reporter.begin_at(start)
-    reporter.at(start)
-    with closing(decode_records(listing.records, plan.decode, start, workers)) as batches:
+    batches = decode_records(listing.records, plan.decode, start, workers)
+    with closing(batches), stage(progress, "packing images", len(listing.records), start):
         for first, batch in batches:
             broken = [Broken(listing.records.shown(first + place), reason) for place, reason in batch.broken]
             if broken and on_broken == "stop":
@@ -92,7 +90,7 @@ def _write(
             following = first + len(batch.kept) + len(batch.broken)
             labels = listing.labels[first + np.array(batch.kept, np.int64)]
             writer.append(batch.images, labels, {"next": following, "skipped": [asdict(one) for one in skipped]})
-            reporter.at(following)
+            progress.advance(following)
     write_json(writer.partial / REPORT_FILE, {**report, "skipped": [asdict(one) for one in skipped]})
     return writer.finish(listing.class_names, plan.splits()), tuple(skipped)
 
@@ -163,28 +161,29 @@ def prepare(
     fractions: Sequence[float] = DEFAULT_FRACTIONS,
     channel_order: ChannelOrder = "check",
     allow_other_counts: bool = False,
-    progress: ProgressCallback | None = None,
+    progress: Progress | None = None,
 ) -> PreparedDataset:
     """Pack a data set into ``out``, by default its own folder among the prepared ones (``folder``, E3BM_DATA, cache).
 
     A name that is not registered is taken for a folder of images of the user's own. An interrupted run goes on where
     it stopped, and a finished one is not repeated unless the source or a setting has changed.
     """
-    begun = time.monotonic()
+    begun, progress = time.monotonic(), progress or Silent()
     settings = PlanSettings(image_size, seed, tuple(fractions), channel_order, allow_other_counts)
     _check_settings(settings, on_broken, workers)
     known, kind = source_named(name)
     target = Path(out) if out is not None else data_folder(folder) / known
     given = _given(source) if source is not None else _fetched(known, kind, download, data_folder(folder), progress)
-    Reporter(progress, "looking through the source", 0).at(0)
-    tree = open_tree(given, kind.card.archive_patterns)
-    try:
-        _check_apart(target, given)
-        fingerprint = _fingerprint(known, tree, settings, on_broken)
-        existing = _existing(target, fingerprint, begun)
-        if existing is not None:
-            return existing
-        plan = make_plan(kind, tree, settings)
+    with ExitStack() as until_packed:
+        with stage(progress, "looking through the source", 0):
+            tree = open_tree(given, kind.card.archive_patterns)
+            until_packed.callback(tree.close)
+            _check_apart(target, given)
+            fingerprint = _fingerprint(known, tree, settings, on_broken)
+            existing = _existing(target, fingerprint, begun)
+            if existing is not None:
+                return existing
+            plan = make_plan(kind, tree, settings)
         report = {"layout": f"{plan.listing.layout} ({tree.kind})", "notes": plan.listing.notes}
         where = ", ".join(path.name for path in given)
         origin = Origin(
@@ -198,8 +197,6 @@ def prepare(
             plan, target, known, origin, on_broken=on_broken, workers=workers, report=report, progress=progress
         )
         return _result(packed, unchanged=False, begun=begun)
-    finally:
-        tree.close()
 
 
 def source_named(name: str) -> tuple[str, DataSource]:
@@ -232,9 +229,7 @@ def _given(source: Path | Sequence[Path]) -> list[Path]:
     return [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
 
 
-def _fetched(
-    known: str, kind: DataSource, download: bool, folder: Path, progress: ProgressCallback | None
-) -> list[Path]:
+def _fetched(known: str, kind: DataSource, download: bool, folder: Path, progress: Progress) -> list[Path]:
     if not download:
         raise SettingsError(f"No source was given; run 'e3bm prepare {known} --source PATH'.")
     if not kind.card.downloads:
