@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from e3bm.data.layouts.base import KnownClasses, Layout
 from e3bm.data.store.format import CLASSES_FILE, SPLIT_NAMES
@@ -119,16 +119,8 @@ def check_own_name(name: str) -> str:
 def data_folder(setting: str | os.PathLike[str] | None = None) -> Path:
     """Where prepared data sets are: the setting, else the variable E3BM_DATA, else the user's cache folder."""
     chosen = setting or os.environ.get(DATA_VARIABLE)
-    return Path(chosen).expanduser() if chosen else _cache_folder()
-
-
-def _cache_folder() -> Path:
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-        return Path(base or Path.home() / "AppData" / "Local") / "e3bm"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "e3bm"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "e3bm"
+    # "opinion" would put a folder "Cache" below this one on Windows.
+    return Path(chosen).expanduser() if chosen else user_cache_path("e3bm", appauthor=False, opinion=False)
 
 
 def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> PackedImages:
