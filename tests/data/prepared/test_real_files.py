@@ -88,6 +88,15 @@ def test_mini_imagenet_train_and_val(tmp_path):
     assert packed.images.mean() / 255 == pytest.approx(0.453, abs=0.01)
 
 
+def test_the_doctor_knows_mini_imagenet_from_its_tables():
+    report = doctor(real("miniimagenet_trainval_100.zip"))
+    assert report.variant == "miniimagenet: csv + images (zip)"
+    assert report.as_json()["splits"] == {
+        "train": {"classes": 64, "images": 6_400},
+        "val": {"classes": 16, "images": 1_600},
+    }
+
+
 def test_bird_photos(tmp_path):
     path = real("birds_photos.zip")
     assert doctor(path).as_json()["splits"] == {"all": {"classes": 12, "images": 360}}

@@ -17,9 +17,14 @@ LARGEST_LIST = 1 << 20
 
 
 class SplitFolders:
-    """One folder for each split, in it one for each class."""
+    """One folder for each split, and in it one folder for each class.
+
+    Where all split folders hold the same classes they divide the images of each class, as a copy for ordinary
+    classification does. Of a data set whose standard split is known, the folders of a class are then put together.
+    """
 
     name, example = "split folders", "train|val|test/<class>/<image>"
+    shared_name = "split folders that share their classes"
 
     def find(self, tree: FileTree, known: KnownClasses) -> Listing | None:
         """Look for the split folders at any depth, but in one place only."""
@@ -48,7 +53,36 @@ class SplitFolders:
         place = tuple(prefix.split("/")) if prefix else ()
         named = {parts[: len(place) + 2] for parts in _below(tree, place, 2) if split_word(parts[len(place)])}
         _refuse_empty(tree, named, {tuple(names[0].split("/")[: len(place) + 2]) for names in files.values()})
-        return files_listing(self.name, tree, files, _left_out(tree, files))
+        notes = _left_out(tree, files)
+        if _share_their_classes(files) and _mostly_known(files, known.split_of):
+            folders = " and ".join(sorted({name.split("/")[len(place)] for names in files.values() for name in names}))
+            warning = (
+                f"Warning: the folders {folders} hold the same classes, so they are no few-shot split: used as one, "
+                "training would see the test classes. The images of each class were put together, and the classes "
+                "divided by the standard list."
+            )
+            return files_listing(self.shared_name, tree, _put_together(files, known.split_of), [*notes, warning])
+        return files_listing(self.name, tree, files, notes)
+
+
+def _share_their_classes(files: FilesByClass) -> bool:
+    """Whether there are two or more splits, and every class is in all of them."""
+    splits, classes = {split for split, _ in files}, {name for _, name in files}
+    return len(splits) > 1 and len(files) == len(splits) * len(classes)
+
+
+def _mostly_known(files: FilesByClass, split_of: Mapping[str, str]) -> bool:
+    """Whether most of the classes are on the data set's own list."""
+    classes = {name for _, name in files}
+    return 2 * len(classes & split_of.keys()) > len(classes)
+
+
+def _put_together(files: FilesByClass, split_of: Mapping[str, str]) -> FilesByClass:
+    """The images of each class from all splits, in the split that the standard list names."""
+    together: FilesByClass = defaultdict(list)
+    for (_, name), members in files.items():
+        together[split_of.get(name, NO_SPLIT), name] += members
+    return together
 
 
 class ClassFolders:
