@@ -11,7 +11,7 @@ from torch import Tensor
 
 from e3bm.backbones import Backbone, encode, fold_batchnorm
 from e3bm.core.episode import EpisodeSpec
-from e3bm.data.episodes.loader import TaskLoader
+from e3bm.data.episodes.loader import ImageTasks
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.pixels.recipes import RECIPES
@@ -64,10 +64,10 @@ def episode_sampler(data: OpenData, split: str, episode: EpisodeSettings, seed: 
     return EpisodeSampler.of_split(data.images, split, spec, seed, stream=stream)
 
 
-def image_tasks(data: OpenData, sampler: EpisodeSampler, *, augment: bool, dtype: torch.dtype) -> TaskLoader:
+def image_tasks(data: OpenData, sampler: EpisodeSampler, *, augment: bool, dtype: torch.dtype) -> ImageTasks:
     """Tasks of images."""
     pipeline = data.training if augment else data.evaluation
-    return TaskLoader(data.images, sampler, pipeline, batches=(), seed=sampler.seed, dtype=dtype)
+    return ImageTasks(data.images, sampler, pipeline, seed=sampler.seed, dtype=dtype)
 
 
 def feature_tasks(

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -18,60 +18,35 @@ from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError, SettingsError
 
-# Work ahead: the next items are made in a background thread while the present one is used.
-
-
 Item = TypeVar("Item")
 
 STOP_CHECK_SECONDS = 0.1
 
 
-def prefetched(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    """The same items in the same order, up to ``depth`` of them made ahead; 0 makes each when it is asked for.
+@dataclass(frozen=True)
+class ImageTasks:
+    """Tasks of images by their numbers: which images they hold and how these are augmented depends on nothing else."""
 
-    An error in the making is raised here, after the items before it. Leaving early stops the thread.
-    """
-    if depth < 1:
-        yield from items
-        return
-    ready: Queue[tuple[bool, Item | BaseException | None]] = Queue(maxsize=depth)
-    stopped = threading.Event()
+    images: ImageSet
+    sampler: EpisodeSampler
+    pipeline: Pipeline
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    prefetch: ClassVar[int] = 2
+    """How many batches are worth making ahead."""
 
-    def put(entry: tuple[bool, Item | BaseException | None]) -> None:
-        while not stopped.is_set():
-            try:
-                return ready.put(entry, timeout=STOP_CHECK_SECONDS)
-            except Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in items:
-                put((True, item))
-                if stopped.is_set():
-                    return
-            put((False, None))
-        except BaseException as error:
-            put((False, error))
-
-    worker = threading.Thread(target=work, name="prefetch", daemon=True)
-    worker.start()
-    try:
-        while True:
-            more, entry = ready.get()
-            if more:
-                yield entry  # type: ignore[misc]
-            elif isinstance(entry, BaseException):
-                raise entry
-            else:
-                return
-    finally:
-        stopped.set()
-        try:  # make room, so that a waiting worker sees the event at once
-            while True:
-                ready.get_nowait()
-        except Empty:
-            worker.join()
+    def load(self, numbers: Sequence[int]) -> TaskBatch:
+        """The tasks with these numbers, as one batch."""
+        episodes = self.sampler.batch(numbers)
+        return load_tasks(
+            self.images,
+            episodes,
+            self.pipeline,
+            seed=self.seed,
+            numbers=numbers,
+            split_classes=self.sampler.split_classes(episodes),
+            dtype=self.dtype,
+        )
 
 
 def load_tasks(
@@ -150,43 +125,50 @@ def _padded(values: Tensor, mask: Tensor) -> Tensor:
     return spread
 
 
-@dataclass(frozen=True)
-class TaskLoader:
-    """Meta-batches by episode number, in order, made ahead in the background.
+def prefetched(items: Iterable[Item], depth: int) -> Iterator[Item]:
+    """The same items in the same order, up to ``depth`` of them made ahead in a background thread.
 
-    ``batches`` lists the episode numbers of each meta-batch: any numbers, so that a resumed run starts anywhere and
-    one of several processes takes its share (see ``task_numbers``). Looping again gives the same batches again.
+    With depth 0 each is made when it is asked for. An error in making an item is raised here, after the items before
+    it. Leaving the loop early stops the thread.
     """
+    if depth < 1:
+        yield from items
+        return
+    ready: Queue[tuple[bool, Item | BaseException | None]] = Queue(maxsize=depth)
+    stopped = threading.Event()
 
-    images: ImageSet
-    sampler: EpisodeSampler
-    pipeline: Pipeline
-    batches: Iterable[Sequence[int]]
-    seed: int = 0
-    prefetch: int = 2
-    dtype: torch.dtype = torch.float32
+    def put(entry: tuple[bool, Item | BaseException | None]) -> None:
+        while not stopped.is_set():
+            try:
+                return ready.put(entry, timeout=STOP_CHECK_SECONDS)
+            except Full:
+                continue
 
-    def __iter__(self) -> Iterator[TaskBatch]:
-        return prefetched((self.load(numbers) for numbers in self.batches), self.prefetch)
+    def work() -> None:
+        try:
+            for item in items:
+                put((True, item))
+                if stopped.is_set():
+                    return
+            put((False, None))
+        except BaseException as error:
+            put((False, error))
 
-    def load(self, numbers: Sequence[int]) -> TaskBatch:
-        """The tasks with these numbers."""
-        episodes = self.sampler.batch(numbers)
-        return load_tasks(
-            self.images,
-            episodes,
-            self.pipeline,
-            seed=self.seed,
-            numbers=numbers,
-            split_classes=self.sampler.split_classes(episodes),
-            dtype=self.dtype,
-        )
-
-
-def task_numbers(step: int, tasks: int, rank: int = 0, processes: int = 1) -> range:
-    """The episode numbers of meta-batch ``step`` of ``tasks`` tasks that process ``rank`` of ``processes`` takes."""
-    if tasks % processes:
-        raise SettingsError(
-            f"{tasks} tasks per meta-batch cannot be shared evenly by {processes} processes; make it a multiple."
-        )
-    return range(step * tasks + rank, (step + 1) * tasks, processes)
+    worker = threading.Thread(target=work, name="prefetch", daemon=True)
+    worker.start()
+    try:
+        while True:
+            more, entry = ready.get()
+            if more:
+                yield entry  # type: ignore[misc]
+            elif isinstance(entry, BaseException):
+                raise entry
+            else:
+                return
+    finally:
+        stopped.set()
+        try:  # make room, so that a waiting worker sees the event at once
+            while True:
+                ready.get_nowait()
+        except Empty:
+            worker.join()

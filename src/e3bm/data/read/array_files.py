@@ -177,10 +177,6 @@ class NpzArray:
         with self._stream() as stream:
             yield from seek_rows(stream, self._start, array, places, self.shown)
 
-    def whole(self) -> Shaped[np.ndarray, "..."]:
-        """A small array at once."""
-        return np.frombuffer(b"".join(self._blocks(0)), self.array.dtype).reshape(self.array.shape)
-
     @contextmanager
     def _stream(self) -> Iterator[BufferedIOBase]:
         member = f"{self.key}.npy"
