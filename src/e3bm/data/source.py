@@ -20,6 +20,8 @@ from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
 
 DATA_VARIABLE = "E3BM_DATA"
+DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
+FEWEST_CLASSES_IN_A_SPLIT = 2
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def registered_sources() -> Registry[type[DataSource]]:
     return SOURCES
 
 
-def plain_name(name: str) -> str:
+def registered_name(name: str) -> str:
     """A data set's name as it is registered: miniImageNet, mini_imagenet and mini-imagenet are one."""
     squeezed = re.sub(r"[\s_\-]", "", name.lower())
     for known in registered_sources():
@@ -125,13 +127,13 @@ def data_folder(setting: str | os.PathLike[str] | None = None) -> Path:
 
 def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> PackedImages:
     """A data set by name, from the folder of prepared ones; glyphs come with the package, a path is opened as it is."""
-    if plain_name(name) == EMBEDDED:
+    if registered_name(name) == EMBEDDED:
         from e3bm.data.sources.glyphs import embedded_glyphs
 
         return embedded_glyphs()
     if os.sep in name or "/" in name:
         return PackedImages.open(name)
-    known = plain_name(name)
+    known = registered_name(name)
     place = data_folder(folder) / known
     if (place / CLASSES_FILE).is_file():
         return PackedImages.open(place)
@@ -143,13 +145,6 @@ def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Pac
         f"There is no data set '{name}' in {place.parent} (there: {own or 'none'}; known: "
         f"{', '.join(registered_sources())}); for a folder of your own run '{command}'."
     )
-
-
-# Which class belongs to which split: the standard lists, or a division by seed.
-
-
-DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
-FEWEST_CLASSES_IN_A_SPLIT = 2
 
 
 @cache

@@ -42,7 +42,7 @@ def test_fc100_is_complete_and_right(fc100):
 def test_the_statistics_of_cifars_own_training_part(fc100):
     tree = open_tree(real("fc100.zip"))
     records = find_listing(registered_sources()["fc100"](), tree).records
-    chosen = [place for place in range(len(records)) if records.shown(place).split("/")[-1].startswith("train_")]
+    chosen = [place for place in range(len(records)) if records.name_of(place).split("/")[-1].startswith("train_")]
     tree.close()
     assert len(chosen) == 50_000
     levels = np.arange(256) / 255

@@ -10,7 +10,7 @@ from jaxtyping import Int64, UInt64
 from torch import Tensor
 
 from e3bm.core.episode import EpisodeIndex, EpisodeSpec
-from e3bm.data.episodes.randomness import below, random_words, shuffled
+from e3bm.data.episodes.randomness import integers_below, random_words, shuffled
 from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError
 
@@ -83,7 +83,7 @@ class EpisodeSampler:
         pick, order, shots_drawn, pick_images, order_images, order_queries = parts
         chosen = _without_replacement(pick, order, np.full(count, len(self.classes)))
         rows = chosen.astype(np.int64).reshape(-1)  # one row per way of every episode
-        shots = low + below(shots_drawn, high - low + 1).astype(np.int64)
+        shots = low + integers_below(shots_drawn, high - low + 1).astype(np.int64)
         shape = (count * ways, self._per_class)
         local = _without_replacement(pick_images.reshape(shape), order_images.reshape(shape), self._counts[rows])
         images = self._positions[self._starts[rows][:, None] + local.astype(np.int64)].reshape(count, ways, -1)
@@ -129,7 +129,7 @@ def _without_replacement(
     # Floyd's algorithm: the k-th draw is from 0..top, and top itself steps in where the draw was taken before;
     # this needs m draws whatever the count. Its set is uniform, its order is not: hence the shuffle.
     top = (counts - size + np.arange(size)[:, None]).astype(np.uint32)
-    drawn = below(pick.T, top + np.uint64(1)).astype(np.uint32)
+    drawn = integers_below(pick.T, top + np.uint64(1)).astype(np.uint32)
     for k in range(1, size):
         taken = np.logical_or.reduce(drawn[:k] == drawn[k])
         np.copyto(drawn[k], top[k], where=taken)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 
 from e3bm.data.layouts.base import Listing
-from e3bm.data.read.decode_pool import Broken, map_records, pixels_of
+from e3bm.data.read.decode_pool import BrokenImage, map_records, pixels_of
 from e3bm.data.read.records import Payload
 from e3bm.errors import DataError
 from e3bm.progress import Progress, stage
@@ -35,7 +35,7 @@ class Survey:
     readable: Int64[np.ndarray, " n"]
     """Places of the images that can be decoded."""
     digests: UInt8[np.ndarray, "n 16"]
-    unreadable: tuple[Broken, ...]
+    unreadable: tuple[BrokenImage, ...]
     sizes: dict[tuple[int, int], int]
     """How many images have which width and height."""
     statistics: dict[str, PixelStatistics]
@@ -52,7 +52,7 @@ class _Measured:
     squares: Float64[np.ndarray, "n C"]
 
 
-def measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
+def _measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
     """Digest, size and sums of some images."""
     digests: list[bytes] = []
     kept: list[int] = []
@@ -90,16 +90,16 @@ def survey(listing: Listing, channels: int, workers: int, progress: Progress) ->
     home = np.array(listing.class_splits)[listing.labels]
     digests: list[bytes] = []
     readable: list[np.ndarray] = []
-    unreadable: list[Broken] = []
+    unreadable: list[BrokenImage] = []
     sizes: Counter[tuple[int, int]] = Counter()
     totals: dict[str, np.ndarray] = {}
-    batches = map_records(partial(measure, channels), records, 0, workers)
+    batches = map_records(partial(_measure, channels), records, 0, workers)
     with closing(batches), stage(progress, "looking at every image", len(records)):
         for first, batch in batches:
             places = first + np.array(batch.kept, np.int64)
             digests.append(batch.digests)
             readable.append(places)
-            unreadable += [Broken(records.shown(first + place), reason) for place, reason in batch.broken]
+            unreadable += [BrokenImage(records.name_of(first + place), reason) for place, reason in batch.broken]
             sizes.update(batch.sizes)
             pixels = np.array([width * height for width, height in batch.sizes], np.float64)
             for split in np.unique(home[places]) if len(places) else ():

@@ -14,6 +14,11 @@ from e3bm.errors import DataError
 FilesByClass = dict[tuple[str, str], list[str]]
 Place = tuple[str, ...]
 LARGEST_LIST = 1 << 20
+LARGEST_TABLE = 256 << 20
+COLUMNS = ("filename", "label")
+# The parts named small1 and small2 repeat some characters of the others.
+DRAWING = re.compile(r"(?:^|.*/)([^/]+)/(character\d+)/[^/]+\.png$", re.IGNORECASE)
+REPEATED_PART = re.compile(r"_small\d?/", re.IGNORECASE)
 
 
 class SplitFolders:
@@ -191,14 +196,6 @@ def _left_out(tree: FileTree, files: FilesByClass) -> list[str]:
     return [f"{rest:,} images outside of these folders were left out."] if rest else []
 
 
-# Omniglot's own form: a folder for each alphabet, in it one for each character.
-
-
-# The parts named small1 and small2 repeat some characters of the others.
-DRAWING = re.compile(r"(?:^|.*/)([^/]+)/(character\d+)/[^/]+\.png$", re.IGNORECASE)
-REPEATED_PART = re.compile(r"_small\d?/", re.IGNORECASE)
-
-
 class AlphabetFolders:
     """images_background and images_evaluation, unpacked or as zips; a class is a character of an alphabet."""
 
@@ -225,13 +222,6 @@ class AlphabetFolders:
             if re.search(r"/character\d+$", "/" + folder) and folder not in drawn and not REPEATED_PART.search(folder):
                 raise DataError(f"The character folder '{folder}' in {tree.where} holds no image; fetch it again.")
         return files_listing(self.name, tree, files)
-
-
-# Tables of file names and labels, one for each split, beside a folder of images.
-
-
-LARGEST_TABLE = 256 << 20
-COLUMNS = ("filename", "label")
 
 
 class CsvImages:
