@@ -74,7 +74,7 @@ class SourceCard:
 
 @runtime_checkable
 class DataSource(Protocol):
-    """A data set that can be prepared: a leaf class in a file of its own."""
+    """A data set that can be prepared: what is published about it, and the layouts in which it comes."""
 
     @property
     def card(self) -> SourceCard:
@@ -154,7 +154,7 @@ def class_list(name: str) -> Mapping[str, Any]:
 
 
 def split_of_each(classes_of: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
-    """Class to split, from split to class names written with spaces between, or to groups of them."""
+    """The split of each class, from lists of class names separated by spaces, or groups of such lists, by split."""
     found: dict[str, str] = {}
     for split, names in classes_of.items():
         groups = [names] if isinstance(names, str) else list(names.values())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from decoding_workers import dies, first_pixels
 from e3bm.data.read.decode import DecodeSettings, decode, fit_to_size, is_image_name
 from e3bm.data.read.decode_pool import decode_batch, decode_records, map_records
 from e3bm.data.read.records import MemoryRecords
@@ -192,22 +193,12 @@ class EncodedList:
         return (self.images[place] for place in places)
 
 
-def first_pixels(payloads):
-    return [decode(payload)[0, 0, 0] for payload in payloads]
-
-
 def test_processes_give_the_same_as_one():
     images = EncodedList([encoded(Image.new("RGB", (3, 3), (n % 256, 0, 0))) for n in range(2500)])
     alone = list(map_records(first_pixels, images, start=17))
     together = list(map_records(first_pixels, images, start=17, workers=2))
     assert alone == together
     assert [value for _, values in together for value in values] == [n % 256 for n in range(17, 2500)]
-
-
-def dies(payloads):
-    import os
-
-    os._exit(9)
 
 
 def test_a_dying_process_is_a_sentence():

@@ -1,4 +1,4 @@
-"""Many-shot minibatches for pretraining: every epoch's order and augmentation has its address."""
+"""Minibatches for pretraining; order and augmentation depend on seed, epoch and place only, so a run can resume."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Episodes as tensors: one gather from the packed bytes, one pass through the pipeline, one batch of tasks."""
+"""Turns drawn episodes into batches of tensors, in a background thread where that saves time."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence

@@ -49,7 +49,7 @@ class DatasetEntry:
     advice: str
 
     def as_json(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """The record as plain values, for JSON."""
         return asdict(self)
 
 
@@ -88,7 +88,7 @@ class CacheReport:
         return sum(item.size for item in self.removed)
 
     def as_json(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """The record as plain values, for JSON."""
         items = [{**asdict(item), "path": str(item.path), "removed": item in self.removed} for item in self.items]
         return {"folder": str(self.folder), "items": items, "freed": self.freed}
 

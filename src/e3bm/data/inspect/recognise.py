@@ -1,4 +1,4 @@
-"""Which data set lies here, in which form: every known one is tried, and the best fit wins."""
+"""Finds out which data set a folder or archive holds, and in which form, by trying every known one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Recognised:
 
 
 def recognise(paths: Sequence[Path]) -> Recognised:
-    """What the paths hold; the caller closes the tree."""
+    """The data set at these paths that fits best; the caller closes its tree."""
     tree = open_tree(paths)
     try:
         found = _best(tree)
@@ -79,7 +79,7 @@ def _best(tree: FileTree) -> Recognised | None:
 
 
 def _best_with_archives(paths: Sequence[Path], tree: FileTree) -> Recognised | None:
-    """A folder that holds a data set still packed."""
+    """The best fit among the archives in a folder, for a data set that was never unpacked."""
     archives = [name for name in tree.names if name.lower().endswith(ARCHIVE_SUFFIXES)]
     if len(archives) == 1:
         return _best(open_tree(tree.where / archives[0]))

@@ -1,4 +1,4 @@
-"""One look at every pixel of a source: which images are unreadable, which are the same, how large and how bright."""
+"""Decodes every image of a source once: which are unreadable, and the digests, sizes and brightness of the others."""
 
 import hashlib
 from collections import Counter
@@ -30,7 +30,7 @@ class PixelStatistics:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the look found."""
+    """What was found by decoding every image once."""
 
     readable: Int64[np.ndarray, " n"]
     """Places of the images that can be decoded."""
@@ -85,7 +85,7 @@ def _measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
 
 
 def survey(listing: Listing, channels: int, workers: int, progress: Progress) -> Survey:
-    """Decode every image once, keeping 16 bytes of each."""
+    """Decode every image once; of each, only a digest of 16 bytes, its size and its sums are kept."""
     records = listing.records
     home = np.array(listing.class_splits)[listing.labels]
     digests: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a layout is, and the names under which splits go."""
+"""What a layout is and what it finds: every image of a source, its class, and the split of each class."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

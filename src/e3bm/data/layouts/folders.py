@@ -1,4 +1,4 @@
-"""Images in folders named after their classes, with or without folders for the splits."""
+"""Image files whose folders or tables say their classes, with or without splits."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""A pickle for each split with all its pixels: the two kinds that are handed round."""
+"""Data sets in pickles and npz files, one for each split, and CIFAR-100's own archive."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

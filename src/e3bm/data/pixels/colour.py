@@ -75,9 +75,9 @@ def _luma(values: Values, whole: bool) -> Values:
     return total.add_(32768).mul_(1 / 65536).floor_() if whole else total.mul_(1 / 65536)
 
 
-def _blend(values: Values, plain: Float[Tensor, "N #pixels #C"], factor: Factor, whole: bool) -> Values:
-    """plain + factor (value - plain), in place."""
-    return _cut(values.sub_(plain).mul_(factor[:, None, None]).add_(plain), whole)
+def _blend(values: Values, base: Float[Tensor, "N #pixels #C"], factor: Factor, whole: bool) -> Values:
+    """base + factor (value - base), in place."""
+    return _cut(values.sub_(base).mul_(factor[:, None, None]).add_(base), whole)
 
 
 def _cut(values: Values, whole: bool) -> Values:

@@ -1,4 +1,8 @@
-"""Fetching a data set's official files: only when asked, only over https, resumed, checked."""
+"""Downloads a data set's official files: only when asked, only over https, with the checksum compared.
+
+The code is our own so that a later run can continue a partial download, no redirect can leave https, and a full disk
+is noticed before the first byte is written.
+"""
 
 import hashlib
 import http.client
@@ -21,7 +25,7 @@ NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirection only to where the first request could have gone."""
+    """Follows a redirect only to an address that would be accepted as the first one: https, or this machine."""
 
     def redirect_request(self, *request: Any) -> urllib.request.Request | None:
         _check_address(request[-1])
@@ -31,7 +35,7 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 def download_all(
     downloads: Sequence[Download], folder: Path, progress: Progress | None = None, pause: float = 1.0
 ) -> list[Path]:
-    """The files in ``folder``; what is there and right is not fetched again."""
+    """Download the files into ``folder`` and give their paths; a file that is there with the right checksum is kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -70,7 +74,7 @@ def _fetch(download: Download, target: Path, progress: Progress, pause: float) -
 
 
 def _continue(download: Download, part: Path, progress: Progress) -> None:
-    """Fetch what is still missing of the file."""
+    """Download what is still missing of the file, or all of it if the server has another version by now."""
     have, tag = part.stat().st_size if part.is_file() else 0, _tag_of(part)
     request = urllib.request.Request(download.url, headers={"User-Agent": "e3bm", "Accept-Encoding": "identity"})
     if have and tag.is_file():
@@ -105,7 +109,7 @@ def _tag_of(part: Path) -> Path:
 
 
 def _remember_tag(tag: Path, headers: Any) -> None:
-    """Keep what identifies this version of the file; a weak mark does not allow going on."""
+    """Keep the server's mark of this version of the file; a weak mark does not prove that two files are equal."""
     mark = headers.get("ETag") or headers.get("Last-Modified") or ""
     if mark and not mark.startswith("W/") and mark.isascii():
         tag.write_text(mark, "ascii")

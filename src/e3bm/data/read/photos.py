@@ -39,7 +39,7 @@ Photo: TypeAlias = str | Path | bytes | StoredPhoto | Image.Image | np.ndarray |
 
 
 def photo_pixels(photo: Photo, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
-    """Upright 8-bit pixels; what is wrong with a photo is said of 'it', so that the caller can name it."""
+    """The photo as upright 8-bit pixels; errors begin with 'it', so that the caller can put the photo's name first."""
     if isinstance(photo, StoredPhoto):
         return _middle(decode(photo.tree.read(photo.name, LARGEST_IMAGE_FILE), channels))
     if isinstance(photo, str | Path):

@@ -57,7 +57,7 @@ class PreparedDataset:
     seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """The result as plain values, for JSON."""
         return {**asdict(self), "path": str(self.path)}
 
 
@@ -195,7 +195,7 @@ def _pack(
     report: Mapping[str, Any],
     progress: Progress,
 ) -> tuple[PackedImages, tuple[BrokenImage, ...]]:
-    """Write the packed folder; bad input leaves nothing behind, an interruption leaves what the next run takes up."""
+    """Write the packed folder; bad input leaves nothing behind, an interruption what the next run continues."""
     check_target(target)
     _check_space(target, plan)
     try:

@@ -1,8 +1,9 @@
-"""A reader for the pickles that data sets are handed round in, which has no way to run what they contain.
+"""Reads pickled data sets that are larger than memory, which ``pickle.Unpickler`` would have to load whole.
 
-It is an interpreter of its own for the few instructions such files use: containers, numbers, texts and numpy arrays.
-Python's pickle module is never asked to load anything. Long byte strings stay in the file and are only pointed at, so
-that a file larger than the memory can be read.
+Byte strings of 512 bytes or more stay in the file; the reader gives their place, and the pixels are streamed from
+there. It is an interpreter of our own for the few instructions that such files use: containers, numbers, texts and
+numpy arrays. It cannot call anything that a file names: the allowed names stand for functions of this module, and
+every other name is refused.
 """
 
 import codecs

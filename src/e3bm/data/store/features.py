@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, computed once: tasks are then gathered from them at head speed."""
+"""Features of a frozen backbone: computed once, kept in a cache, and gathered into tasks."""
 
 import hashlib
 import io
