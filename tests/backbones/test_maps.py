@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from e3bm.backbones import BACKBONES, LevelledBackbone, build, encode, wrap
-from e3bm.backbones.task_encoder import MapEncoder, TaskEncoder
+from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.errors import SettingsError
 
 WITH_LAST_POOLING = {"conv4", "conv4_64", "resnet12"}

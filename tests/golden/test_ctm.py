@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from e3bm.core.losses import meta_loss
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.methods.ctm import Ctm
 
 FOLDER = Path(__file__).parent / "systems"

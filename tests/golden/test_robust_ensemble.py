@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from e3bm.episode import TaskBatch
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.core.episode import TaskBatch
+from e3bm.methods.heads.labelled import LabelledSupport
 from e3bm.methods.robust_ensemble import cooperation, distillation_loss, diversity, mean_prediction, nearest_mean_scores
 
 DATA = {

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from e3bm.backbones.encode import TaskEncoder
 from e3bm.backbones.tadam_resnet import TadamResNet
-from e3bm.backbones.task_encoder import TaskEncoder
-from e3bm.core.losses import meta_loss
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.methods.tadam import Tadam
 
 DATA = dict(np.load(Path(__file__).parent / "systems" / "tadam.npz").items())

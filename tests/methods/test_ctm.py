@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from e3bm.backbones import build, pop_statistics, wrap
-from e3bm.backbones.task_encoder import MapEncoder
-from e3bm.episode import TaskBatch
+from e3bm.backbones.encode import MapEncoder
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods import ReadyFeatures
 from e3bm.methods.ctm import Ctm
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.labelled import LabelledSupport
 
 WAYS, SHOTS, QUERIES, CHANNELS, SIDE = 3, 2, 4, 5, 2
 OPTIONS = {

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from e3bm.backbones import build, commit_statistics, pop_statistics
-from e3bm.backbones.task_encoder import TaskEncoder
-from e3bm.episode import TaskBatch
+from e3bm.backbones.encode import TaskEncoder
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.robust_ensemble import (
     RobustEnsemble,

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from e3bm.backbones import BACKBONES, build, pop_statistics, wrap
+from e3bm.backbones.encode import TaskEncoder
 from e3bm.backbones.tadam_resnet import TadamResNet
-from e3bm.backbones.task_encoder import TaskEncoder
-from e3bm.core.losses import meta_loss
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods.tadam import FilmNetwork, Tadam, auxiliary_probability, conditioned_layers
 

@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from e3bm.backbones.base import Backbone
+from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.backbones.layers import ConvNorm, activate
-from e3bm.backbones.task_encoder import MapEncoder, TaskEncoder
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods.base import Encoder, check_ways
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.labelled import LabelledSupport
 
 BatchNorm = Literal["batch", "running", "batch_then_running"]
 Masked = Literal["examples", "classes"]

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from e3bm.backbones.base import Backbone
-from e3bm.backbones.task_encoder import TaskEncoder
-from e3bm.episode import TaskBatch
+from e3bm.backbones.encode import TaskEncoder
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.collapsed import unit
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.collapsed import unit
+from e3bm.methods.heads.labelled import LabelledSupport
 
 Relation = Literal["independent", "diversity", "cooperation", "robust"]
 

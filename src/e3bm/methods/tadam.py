@@ -17,11 +17,11 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from e3bm.backbones.base import Backbone
-from e3bm.backbones.task_encoder import TaskEncoder
-from e3bm.core.losses import meta_loss
-from e3bm.episode import TaskBatch
+from e3bm.backbones.encode import TaskEncoder
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.labelled import LabelledSupport
 
 Metric = Literal["euclidean", "cosine"]
 START = 0.2  # variance of a linear layer's first weights, times its number of outputs
