@@ -20,7 +20,6 @@ from rich.progress import Progress as Bar
 
 from e3bm.errors import E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
-from e3bm.paper.presets import find_preset
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TrainSettings
 from e3bm.settings import AnySettings, settings_error
@@ -99,6 +98,7 @@ def settings_of_preset(
     name, rest = _without_preset(words)
     if name is None:
         return plain, rest
+    from e3bm.paper.presets import find_preset
 
     chosen = getattr(find_preset(name), part)
     if chosen is None:
@@ -111,6 +111,7 @@ def check_pretrained(words: Sequence[str], settings: TrainSettings) -> None:
     name, _ = _without_preset(words)
     if name is None:
         return
+    from e3bm.paper.presets import find_preset
 
     if find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
         raise SettingsError(
