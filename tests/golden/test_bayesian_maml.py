@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.methods import ReadyFeatures
 from e3bm.methods.bayesian_maml import BayesianMaml
 from e3bm.methods.stein import stein_direction, stein_kernel

@@ -11,11 +11,10 @@ from torch.autograd import gradcheck
 from torch.func import functional_call
 
 from e3bm.core.context import Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, Method
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods import Maml, Mtl, ReadyFeatures
 from e3bm.methods.bayesian_maml import BayesianMaml

@@ -9,14 +9,13 @@ from torch.func import functional_call
 
 from e3bm.core.adapt import adapt
 from e3bm.core.context import Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, Method
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, Learned
-from e3bm.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods import ReadyFeatures
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.labelled import LabelledSupport
 from e3bm.methods.leo import Leo
 from e3bm.methods.task_noise import TaskNoise
 

@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from e3bm.core.adapt import AdaptationTrace
 from e3bm.core.context import Basis
-from e3bm.core.losses import meta_loss
-from e3bm.core.trace import AdaptationTrace
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
 from e3bm.methods.base import Encoder, check_ways
-from e3bm.methods.collapsed import unit
+from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.stein import Width, stein_direction
 
 Interaction = Literal["stein", "kernel", "independent"]

@@ -13,17 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from e3bm.core.adapt import AdaptationTrace
 from e3bm.core.context import Basis
-from e3bm.core.losses import meta_loss
-from e3bm.core.trace import AdaptationTrace
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
 from e3bm.methods.base import Encoder
-from e3bm.methods.collapsed import CollapsedHead, unit
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.collapsed import CollapsedHead, WeightedSum, unit
+from e3bm.methods.heads.labelled import LabelledSupport
 from e3bm.methods.latent_coder import LatentCoder
 from e3bm.methods.task_noise import Noise, TaskNoise
-from e3bm.methods.weighted_sum import WeightedSum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 
 
 @runtime_checkable
