@@ -11,6 +11,7 @@ from e3bm.methods.base import (
     Needs,
     Parts,
     ReadyFeatures,
+    ReadyMaps,
 )
 from e3bm.methods.heads.collapsed import CollapsedHead
 from e3bm.methods.maml import Maml
@@ -33,5 +34,6 @@ __all__ = [
     "Needs",
     "Parts",
     "ReadyFeatures",
+    "ReadyMaps",
     "Sib",
 ]
