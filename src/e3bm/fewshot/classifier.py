@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.adapted import AdaptedHead, adapt_to, working_precision
 from e3bm.fewshot.calibration import temperature
+from e3bm.fewshot.canonical import canonical_array
 from e3bm.fewshot.conformal import prediction_sets
 from e3bm.fewshot.disagreement import epoch_disagreement
 from e3bm.fewshot.leave_one_out import leave_one_out
@@ -66,6 +67,9 @@ class FittedClassifier:
     suspicions: tuple[Suspicion, ...]
     options: FitOptions
     counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "misfits", canonical_array(self.misfits, np.float64))
 
     def predict(self, features: Float[np.ndarray, "N D"]) -> Predictions:
         """Everything at once."""

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int64
 
 from e3bm.errors import DataError
+from e3bm.fewshot.canonical import canonical_array
 
 LONGEST_NAME = 200
 MOST_SHOWN = 3
@@ -22,6 +23,9 @@ class Shots:
     features: Float32[np.ndarray, "K D"]
     names: tuple[str, ...]
     """What people call each example: the path of its photo, or the class and a number."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", canonical_array(self.features, np.float32))
 
     def __len__(self) -> int:
         return len(self.names)
