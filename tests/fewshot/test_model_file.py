@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -186,7 +187,7 @@ def test_a_prior_of_ones_own_is_asked_for_before_classes_change(pretrained_run, 
 
 def rewrite(path, about, tensors):
     """A file that is whole, whatever it says."""
-    text = json.dumps({**about, DIGEST: content_digest(about, tensors)})
+    text = json.dumps({**about, DIGEST: content_digest(about, tensors)}, sort_keys=True)
     path.write_bytes(safetensors.torch.save(tensors, {ABOUT: text}))
 
 
@@ -270,6 +271,23 @@ def test_what_is_no_model_file_is_refused(file, tmp_path):
     middle = len(content) // 2
     file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
     refused(file, "damaged: its content is not what was saved")
+
+
+def test_not_even_bytes_that_mean_the_same_may_change(model, tmp_path):
+    content = model.to_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    text = content[:header]
+    last_digits = [place.end() - 1 for place in re.finditer(rb"\d\.\d{17,}", text)]
+    others = [(place, content[place] ^ 1) for place in last_digits]
+    others += [(place, ord("\n")) for place in range(header - 8, header) if content[place] == ord(" ")]
+    assert len(others) > 10
+    for place, byte in others:
+        changed = content[:place] + bytes([byte]) + content[place + 1 :]
+        (tmp_path / "changed.e3bm").write_bytes(changed)
+        with pytest.raises(CheckpointError, match="damaged"):
+            FewShotClassifier.from_bytes(changed)
+        with pytest.raises(CheckpointError, match="damaged"):
+            FewShotClassifier.load(tmp_path / "changed.e3bm")
 
 
 @settings(max_examples=60, deadline=None)
