@@ -12,6 +12,7 @@ from torch import Tensor
 
 from e3bm.core.context import TINY
 from e3bm.errors import DataError, SettingsError
+from e3bm.fewshot.canonical import canonical_array
 from e3bm.fewshot.prior.adapted import AdaptedHead, adapt_to, working_precision
 from e3bm.fewshot.prior.file import FewShotPrior
 from e3bm.fewshot.prior.together import scores_together
@@ -113,6 +114,9 @@ class FittedClassifier:
     suspicions: tuple[Suspicion, ...]
     options: FitOptions
     counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "misfits", canonical_array(self.misfits, np.float64))
 
     def predict(self, features: Float[np.ndarray, "N D"]) -> Predictions:
         """Everything at once."""

@@ -190,7 +190,8 @@ def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any]
             f"{path} is a model file of version {number}, this e3bm reads version {VERSION}; "
             "use the e3bm that wrote it, or fit it again."
         )
-    if digest != content_digest(about, tensors):
+    # The text too, letter by letter: another last digit of a number may be the same number, and was not saved.
+    if digest != content_digest(about, tensors) or texts[ABOUT] != _text({**about, DIGEST: digest}):
         raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
     return about, tensors
 
@@ -248,8 +249,9 @@ def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         if path.is_dir():
             raise CheckpointError(f"{path} is a folder; expected a model file that `e3bm fit` wrote.")
-        with safetensors.safe_open(path, "pt") as file:
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with safetensors.safe_open(path, "pt") as file, path.open("rb") as start:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return _texts(start.read(int.from_bytes(start.read(8), "little"))), tensors
     except FileNotFoundError:
         raise CheckpointError(f"There is no model file {path}; `e3bm fit PHOTOS --out {path}` makes one.") from None
     except (SafetensorError, OSError, ValueError) as error:
@@ -259,8 +261,14 @@ def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 def _content_of_bytes(path: Path, content: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         tensors = safetensors.torch.load(content)
-        # The header has just been checked: its length, then JSON, in which the texts stand beside the tensors.
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        return header.get("__metadata__", {}), tensors
+        return _texts(content[8 : 8 + int.from_bytes(content[:8], "little")]), tensors
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
+
+
+def _texts(header: bytes) -> dict[str, str]:
+    """The texts beside the tensors, from a header that safetensors has checked: JSON and spaces behind it."""
+    if header.strip() != header.strip(b" "):
+        raise ValueError("its header does not end as it was written")
+    found: dict[str, str] = json.loads(header).get("__metadata__", {})
+    return found

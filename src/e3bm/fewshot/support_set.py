@@ -13,6 +13,7 @@ from jaxtyping import Float, Float32, Int64
 from e3bm.data.progress import ProgressCallback, Reporter
 from e3bm.data.read.photos import Photo, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
+from e3bm.fewshot.canonical import canonical_array
 from e3bm.fewshot.extractor import FeatureExtractor
 
 LONGEST_NAME = 200
@@ -27,6 +28,9 @@ class Shots:
     features: Float32[np.ndarray, "K D"]
     names: tuple[str, ...]
     """What people call each example: the path of its photo, or the class and a number."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", canonical_array(self.features, np.float32))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,6 +1,6 @@
 """A prior adapted to one support set: the collapsed head that predicts, and the epochs it was summed from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from e3bm.core.adapt import adapt_and_keep
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import DivergenceError
+from e3bm.fewshot.canonical import canonical
 from e3bm.fewshot.prior.learner import PrincipalMethod
 from e3bm.fewshot.support_set import SupportSet
 from e3bm.methods.heads.collapsed import unit
@@ -21,7 +22,10 @@ DOUBLE_UP_TO = 20_000_000
 
 @dataclass(frozen=True)
 class AdaptedHead:
-    """Everything prediction needs: one matrix product an example, whatever the number of epochs was."""
+    """Everything prediction needs: one matrix product an example, whatever the number of epochs was.
+
+    Its tensors are copies in the canonical form, so that equal heads predict the same to the last bit.
+    """
 
     centre: Float[Tensor, " D"]
     factor: Float[Tensor, ""]
@@ -36,6 +40,13 @@ class AdaptedHead:
     losses: Float[Tensor, " M"]
     facts: Float[Tensor, " F"]
 
+    def __post_init__(self) -> None:
+        dtype = self.centre.dtype
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                object.__setattr__(self, field.name, canonical(value, dtype))
+
     @property
     def ways(self) -> int:
         return len(self.bias)
@@ -46,7 +57,7 @@ class AdaptedHead:
 
     def space(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         """Features in the support space."""
-        features = features.to(self.centre.dtype)
+        features = canonical(features, self.centre.dtype)
         return ((unit(features) if self.unit_length else features) - self.centre) * self.factor
 
     def scores(self, placed: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
@@ -65,8 +76,8 @@ class AdaptedHead:
 
 
 def working_precision(features: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-    """Features in the precision that a fit of their number works in."""
-    return features.double() if features.numel() <= DOUBLE_UP_TO else features.float()
+    """A canonical copy of features in the precision that a fit of their number works in."""
+    return canonical(features, torch.double if features.numel() <= DOUBLE_UP_TO else torch.float)
 
 
 @torch.no_grad()
