@@ -10,9 +10,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.serving.limits import Gate, Lane
-from e3bm.serving.measures import Measures, Measuring
-from e3bm.serving.refusals import NoTraces, add_handlers
+from e3bm.serving.errors import DefectsAsErrors, add_handlers
+from e3bm.serving.limits import RequestLimits, WorkThread
+from e3bm.serving.metrics import Metrics, MetricsMiddleware
 from e3bm.serving.routes import Service, api_routes
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.workspace import Workspace
@@ -87,8 +87,8 @@ def _sender(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
 def create_app(settings: ServeSettings | None = None, classifier: FewShotClassifier | None = None) -> FastAPI:
     """An application with one workspace; ``classifier`` gives its backbone and, when fitted, its first model."""
     settings = settings or ServeSettings()
-    looking, fitting = Lane("looking", settings.timeout), Lane("fitting", settings.timeout)
-    service = Service(settings, Workspace(classifier or FewShotClassifier(), settings), Measures(), looking, fitting)
+    looking, fitting = WorkThread("looking", settings.timeout), WorkThread("fitting", settings.timeout)
+    service = Service(settings, Workspace(classifier or FewShotClassifier(), settings), Metrics(), looking, fitting)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -103,8 +103,8 @@ def create_app(settings: ServeSettings | None = None, classifier: FewShotClassif
     app.include_router(page_routes())
     add_handlers(app)
     # The last one added is the outermost.
-    app.add_middleware(NoTraces)
-    app.add_middleware(Gate, settings=settings)
-    app.add_middleware(Measuring, measures=service.measures)
+    app.add_middleware(DefectsAsErrors)
+    app.add_middleware(RequestLimits, settings=settings)
+    app.add_middleware(MetricsMiddleware, measures=service.measures)
     app.add_middleware(SecurityHeaders)
     return app

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from e3bm.serving.refusals import Refusal, busy, refusal_response
+from e3bm.serving.errors import RequestError, busy, error_response
 from e3bm.serving.settings import MEGABYTE, ServeSettings
 
 READING = ("GET", "HEAD", "OPTIONS")
@@ -17,7 +17,7 @@ ALWAYS_ANSWERED = ("/health", "/metrics")
 OWN_SITE = ("same-origin", "none")
 
 
-class Gate:
+class RequestLimits:
     """Refuses before any work is done and bounds what the rest of the server may read."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
@@ -38,8 +38,8 @@ class Gate:
             self._check_length(headers)
             if counted and self.in_flight >= self.settings.in_flight:
                 raise busy()
-        except Refusal as refusal:
-            response = refusal_response(refusal.status_code, refusal.detail, refusal.headers)
+        except RequestError as refusal:
+            response = error_response(refusal.status_code, refusal.detail, refusal.headers)
             await response(scope, receive, send)
             return
         self.in_flight += counted
@@ -54,7 +54,7 @@ class Gate:
         """A page of elsewhere can point its own name at this machine; its requests still carry that name."""
         name = host_name(headers.get("host", ""))
         if name not in self.settings.known_names:
-            raise Refusal(
+            raise RequestError(
                 421, f"This server does not answer for the host '{name[:100]}'; start it with --names to allow it."
             )
 
@@ -62,7 +62,7 @@ class Gate:
         site = headers.get("sec-fetch-site", "none")
         origin = headers.get("origin")
         if site not in OWN_SITE or (origin is not None and netloc(origin) != headers.get("host", "").lower()):
-            raise Refusal(403, "Changes may come only from this server's own page, not from another site.")
+            raise RequestError(403, "Changes may come only from this server's own page, not from another site.")
 
     def _check_length(self, headers: Headers) -> None:
         told = headers.get("content-length", "0")
@@ -73,7 +73,7 @@ class Gate:
 class BoundedBody:
     """The body of one request as it arrives."""
 
-    def __init__(self, gate: Gate, receive: Receive) -> None:
+    def __init__(self, gate: RequestLimits, receive: Receive) -> None:
         self._gate, self._receive = gate, receive
         self._deadline: float | None = None
         self._whole = False
@@ -90,7 +90,7 @@ class BoundedBody:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(408, f"The request did not arrive within {settings.timeout:g} seconds.") from None
+            raise RequestError(408, f"The request did not arrive within {settings.timeout:g} seconds.") from None
         size = len(message.get("body", b""))
         self.read += size
         self._gate.bytes_held += size
@@ -102,10 +102,10 @@ class BoundedBody:
         return message
 
 
-def too_large(settings: ServeSettings) -> Refusal:
+def too_large(settings: ServeSettings) -> RequestError:
     """For a body beyond the limit."""
     limit = settings.most_upload / MEGABYTE
-    return Refusal(413, f"A request may have {limit:g} MB at most; send fewer or smaller photos.")
+    return RequestError(413, f"A request may have {limit:g} MB at most; send fewer or smaller photos.")
 
 
 def host_name(host: str) -> str:
@@ -133,7 +133,7 @@ def _plain(address: str) -> bool:
 Result = TypeVar("Result")
 
 
-class Lane:
+class WorkThread:
     """Runs one kind of work, a piece at a time; how many wait for it is bounded by the gate."""
 
     def __init__(self, name: str, timeout: float) -> None:

@@ -11,10 +11,10 @@ from fastapi.responses import PlainTextResponse
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.model_file import origin_of, read_model
-from e3bm.serving.limits import Lane
-from e3bm.serving.measures import Measures
-from e3bm.serving.predicting import can_use_together, features_of, predicted
-from e3bm.serving.refusals import Refusal
+from e3bm.serving.errors import RequestError
+from e3bm.serving.limits import WorkThread
+from e3bm.serving.metrics import Metrics
+from e3bm.serving.predict import can_use_together, features_of, predicted
 from e3bm.serving.schemas import (
     AddedPhotos,
     ClassState,
@@ -101,7 +101,7 @@ def opened_model(upload: Upload, at_hand: Sequence[FeatureExtractor], prior: Pat
     origin, _, _ = origin_of(Path(upload.name), about)
     known = next((one for one in at_hand if one.origin.digest == origin.digest), None)
     if known is None and origin.kind not in SELF_CONTAINED:
-        raise Refusal(
+        raise RequestError(
             422,
             f"{upload.name} was made with the backbone '{origin.name}', which is not this server's; "
             "start the server with that model.",
@@ -123,15 +123,15 @@ class Service:
 
     settings: ServeSettings
     workspace: Workspace
-    measures: Measures
-    looking: Lane
-    fitting: Lane
+    measures: Metrics
+    looking: WorkThread
+    fitting: WorkThread
 
     def fit(self) -> Fit:
         """The last fit."""
         found = self.workspace.snapshot.fit
         if found is None:
-            raise Refusal(409, "There is no classifier yet; fit it first or open a model.")
+            raise RequestError(409, "There is no classifier yet; fit it first or open a model.")
         return found
 
 

@@ -9,7 +9,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
-from e3bm.serving.refusals import Refusal
+from e3bm.serving.errors import RequestError
 
 MOST_FIELDS = 8
 LARGEST_FIELD = 1_000
@@ -34,7 +34,7 @@ class Form:
         """A field that is yes or no."""
         word = self.fields.get(name, "false").strip().lower()
         if word not in ("true", "false", "1", "0", "on", "off", "yes", "no"):
-            raise Refusal(422, f"The field '{name}' is true or false, found '{word[:20]}'.")
+            raise RequestError(422, f"The field '{name}' is true or false, found '{word[:20]}'.")
         return word in ("true", "1", "on", "yes")
 
 
@@ -76,17 +76,19 @@ class PartReader:
     def _part_data(self, data: bytes, start: int, end: int) -> None:
         self._content += data[start:end]
         if self._file_name is None and len(self._content) > LARGEST_FIELD:
-            raise Refusal(413, f"A field that is no file may have {LARGEST_FIELD} bytes at most.")
+            raise RequestError(413, f"A field that is no file may have {LARGEST_FIELD} bytes at most.")
 
     def _part_end(self) -> None:
         if self._file_name is None:
             self.fields[self._name] = self._content.decode("utf-8", "replace")
             if len(self.fields) > MOST_FIELDS:
-                raise Refusal(413, f"A form may have {MOST_FIELDS} fields beside its files at most.")
+                raise RequestError(413, f"A form may have {MOST_FIELDS} fields beside its files at most.")
         elif self._name == self.field:
             self.files.append(Upload(shown_name(self._file_name), bytes(self._content)))
             if len(self.files) > self.most:
-                raise Refusal(413, f"A request may have {self.most} files at most; send the others in another one.")
+                raise RequestError(
+                    413, f"A request may have {self.most} files at most; send the others in another one."
+                )
         self._content = bytearray()
 
     def _end(self) -> None:
@@ -97,7 +99,7 @@ async def read_form(request: Request, field: str, most: int) -> Form:
     """The files of ``field``, at least one and at most so many; the gate bounds how many bytes they can be."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Refusal(415, f"Send files as multipart/form-data in the field '{field}'.")
+        raise RequestError(415, f"Send files as multipart/form-data in the field '{field}'.")
     reader = PartReader(field, most)
     try:
         parser = MultipartParser(options[b"boundary"], reader.callbacks())
@@ -106,13 +108,13 @@ async def read_form(request: Request, field: str, most: int) -> Form:
                 parser.write(piece)
         parser.finalize()
     except FormParserError:
-        raise Refusal(400, "The form cannot be read; it is not well-formed multipart/form-data.") from None
+        raise RequestError(400, "The form cannot be read; it is not well-formed multipart/form-data.") from None
     except ClientDisconnect:
-        raise Refusal(400, "The client left before its request was whole.") from None
+        raise RequestError(400, "The client left before its request was whole.") from None
     if not reader.whole:
-        raise Refusal(400, "The form ends too early; its last boundary is missing.")
+        raise RequestError(400, "The form ends too early; its last boundary is missing.")
     if not reader.files:
-        raise Refusal(422, f"There is no file in the field '{field}'; send one or more.")
+        raise RequestError(422, f"There is no file in the field '{field}'; send one or more.")
     return Form(tuple(reader.files), reader.fields)
 
 

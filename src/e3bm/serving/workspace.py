@@ -13,7 +13,7 @@ from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.support_set import check_class_name
-from e3bm.serving.refusals import Refusal
+from e3bm.serving.errors import RequestError
 from e3bm.serving.settings import ServeSettings
 
 # One state of the workspace: classes, the features of their photos, and the last fit.
@@ -73,7 +73,7 @@ class Snapshot:
         for one in self.classes:
             if one.number == number:
                 return one
-        raise Refusal(404, f"There is no class with the number {number}; it may have been forgotten meanwhile.")
+        raise RequestError(404, f"There is no class with the number {number}; it may have been forgotten meanwhile.")
 
     def changed(self, new: KeptClass) -> "Snapshot":
         """With one class replaced."""
@@ -83,7 +83,7 @@ class Snapshot:
     def check_changeable(self) -> None:
         """Refuse changes to a model that can only be asked."""
         if self.unchangeable is not None:
-            raise Refusal(409, self.unchangeable)
+            raise RequestError(409, self.unchangeable)
 
     @property
     def photo_count(self) -> int:
@@ -125,9 +125,13 @@ class Workspace:
         def change(now: Snapshot) -> tuple[Snapshot, KeptClass]:
             now.check_changeable()
             if len(now.classes) >= self.settings.most_classes:
-                raise Refusal(409, f"There are {self.settings.most_classes} classes already, the most that are kept.")
+                raise RequestError(
+                    409, f"There are {self.settings.most_classes} classes already, the most that are kept."
+                )
             if any(_plain(name) == _plain(one.name) for one in now.classes):
-                raise Refusal(409, f"There is a class '{name}' already; add the photos to it or choose another name.")
+                raise RequestError(
+                    409, f"There is a class '{name}' already; add the photos to it or choose another name."
+                )
             made = KeptClass(self._number(), name)
             return replace(now, classes=(*now.classes, made)), made
 
@@ -139,9 +143,9 @@ class Workspace:
         def change(now: Snapshot) -> tuple[Snapshot, tuple[int, ...]]:
             one = now.find(number)
             if now.empty.extractor is not seen_by.empty.extractor:
-                raise Refusal(409, "Another model was opened meanwhile; add the photos again.")
+                raise RequestError(409, "Another model was opened meanwhile; add the photos again.")
             if now.photo_count + len(features) > self.settings.most_photos:
-                raise Refusal(409, f"{self.settings.most_photos} photos in all classes together are the most.")
+                raise RequestError(409, f"{self.settings.most_photos} photos in all classes together are the most.")
             made = tuple(KeptPhoto(self._number(), row) for row in features)
             changed = now.changed(replace(one, photos=(*one.photos, *made)))
             return changed, tuple(photo.number for photo in made)
@@ -155,7 +159,7 @@ class Workspace:
             one = now.find(number)
             left = tuple(kept for kept in one.photos if kept.number != photo)
             if len(left) == len(one.photos):
-                raise Refusal(404, f"The class '{one.name}' has no photo with the number {photo}.")
+                raise RequestError(404, f"The class '{one.name}' has no photo with the number {photo}.")
             return replace(now.changed(replace(one, photos=left)), fit=None), None
 
         self._change(change)
@@ -184,7 +188,7 @@ class Workspace:
 
         def change(now: Snapshot) -> tuple[Snapshot, Fit]:
             if {number for number, _ in photos} - {photo.number for one in now.classes for photo in one.photos}:
-                raise Refusal(409, "Photos were removed while the classifier was fitted; fit again.")
+                raise RequestError(409, "Photos were removed while the classifier was fitted; fit again.")
             made = Fit(classifier, photos, before.version)
             return replace(now, fit=made), made
 

@@ -8,7 +8,7 @@ from e3bm.data.read.decode import image_size
 from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.serving.refusals import Refusal
+from e3bm.serving.errors import RequestError
 from e3bm.serving.schemas import Influence, PhotoPrediction
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.uploads import Upload
@@ -23,7 +23,7 @@ def features_of(classifier: FewShotClassifier, uploads: Sequence[Upload], settin
     rows = []
     for upload in uploads:
         _check_pixels(upload, settings)
-        (row,) = classifier.extractor.each([upload.content], [upload.name])
+        (row,) = classifier.extractor.features_or_errors([upload.content], [upload.name])
         if isinstance(row, DataError):
             raise row
         rows.append(row)
@@ -35,7 +35,9 @@ def predicted(
 ) -> tuple[PhotoPrediction, ...]:
     """What the fitted classifier says of photos."""
     if together and not can_use_together(fit):
-        raise Refusal(409, "This model was made with a prior of its own; without it photos cannot be used together.")
+        raise RequestError(
+            409, "This model was made with a prior of its own; without it photos cannot be used together."
+        )
     rows = np.stack(features_of(fit.classifier, uploads, settings))
     alone = fit.classifier.predict_features(rows)
     found = fit.classifier.predict_batch_features(rows) if together else alone
@@ -76,6 +78,6 @@ def _check_pixels(upload: Upload, settings: ServeSettings) -> None:
     except DataError as error:
         raise DataError(f"{upload.name} cannot be used: {error}.") from None
     if width * height > settings.most_pixels:
-        raise Refusal(
+        raise RequestError(
             413, f"{upload.name} has {width * height:,} pixels; {settings.most_pixels:,} are the most that are read."
         )

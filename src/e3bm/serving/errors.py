@@ -16,19 +16,19 @@ COME_BACK = 2
 PHRASES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
 
 
-class Refusal(HTTPException):
+class RequestError(HTTPException):
     """A request that is not served; an HTTPException, because the framework lets those through while it reads."""
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, sentence, dict(headers or {}))
 
 
-def busy(sentence: str = "The server is busy; try again in a moment.") -> Refusal:
+def busy(sentence: str = "The server is busy; try again in a moment.") -> RequestError:
     """Come back later."""
-    return Refusal(503, sentence, {"Retry-After": str(COME_BACK)})
+    return RequestError(503, sentence, {"Retry-After": str(COME_BACK)})
 
 
-def refusal_response(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_response(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The body that every error has."""
     # What a client sent may be quoted, and need not be text that can be written.
     told = sentence.encode("utf-8", "replace").decode()
@@ -40,24 +40,24 @@ def add_handlers(app: FastAPI) -> None:
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        sentence = error.detail if isinstance(error, Refusal) else PHRASES.get(error.status_code, "")
-        return refusal_response(error.status_code, sentence or f"{error.detail}".rstrip(".") + ".", error.headers)
+        sentence = error.detail if isinstance(error, RequestError) else PHRASES.get(error.status_code, "")
+        return error_response(error.status_code, sentence or f"{error.detail}".rstrip(".") + ".", error.headers)
 
     async def wrong_input(request: Request, error: Exception) -> JSONResponse:
-        return refusal_response(422, sentence_of(str(error)))
+        return error_response(422, sentence_of(str(error)))
 
     async def wrong_shape(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path")) or "The body"
-        return refusal_response(422, f"{place}: {first['msg'].rstrip('.')}.")
+        return error_response(422, f"{place}: {first['msg'].rstrip('.')}.")
 
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(E3BMError, wrong_input)
     app.add_exception_handler(RequestValidationError, wrong_shape)
 
 
-class NoTraces:
+class DefectsAsErrors:
     """A defect of ours is logged and answered as any other error, inside of what adds headers and counts."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -77,7 +77,7 @@ class NoTraces:
             LOG.exception("a request failed")
             if begun or scope["type"] != "http":
                 raise
-            response = refusal_response(500, "This is a defect of e3bm; the server's log says where.")
+            response = error_response(500, "This is a defect of e3bm; the server's log says where.")
             await response(scope, receive, send)
 
 
