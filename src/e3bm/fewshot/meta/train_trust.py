@@ -1,4 +1,4 @@
-"""Finding the numbers of a TrustPrior: many tasks of classes that the prior was not trained on."""
+"""Fits a TrustPrior (temperatures, thresholds) on many tasks of classes that the prior was not trained on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

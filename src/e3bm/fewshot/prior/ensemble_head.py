@@ -63,7 +63,7 @@ class EnsembleHead:
         return torch.addmm(self.bias, placed, self.weight.mT)
 
     def epoch_scores(self, placed: Float[Tensor, "N D"]) -> Float[Tensor, "M N W"]:
-        """Every single learner's scores."""
+        """The scores of every epoch alone."""
         flat = placed @ self.epoch_weight.flatten(0, 1).mT
         return flat.view(len(placed), *self.epoch_bias.shape).transpose(0, 1) + self.epoch_bias.unsqueeze(1)
 
@@ -89,7 +89,7 @@ def fit_ensemble_head(
     batch = TaskBatch(support, labels.unsqueeze(0), support[:, :1], None, ways)
     head, space = method.open(batch, unit_length=unit_length)
     axes = head.principal.axes
-    # The scores of the origin are a learner's bias, those of the unit vectors its weights beside it.
+    # A learner's score of the origin is its bias; its scores of the unit vectors are its weights plus the bias.
     head.query = torch.cat([axes.new_zeros(1, axes.shape[-1]), torch.eye(axes.shape[-1]).to(axes)]).unsqueeze(0)
     trace, ensemble = adapt_and_keep(head, learner.hyperprior, learner.epochs, every_epoch=True)
     assert trace.epoch_scores is not None

@@ -2,7 +2,7 @@
 
 The head's weights start SIB, whose synthetic gradients read the batch's own scores (class-equivariant net: any number
 of ways); E3BM's hyperprior sets how far each epoch goes and how much of its change is added to what the head says
-alone. A batch that tells nothing leaves the predictions as they were.
+alone. A batch from which nothing can be learned leaves the predictions as they were.
 """
 
 import math
