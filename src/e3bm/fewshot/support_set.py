@@ -62,10 +62,6 @@ class SupportSet:
         return tuple(self.shots)
 
     @property
-    def counts(self) -> dict[str, int]:
-        return {name: len(some) for name, some in self.shots.items()}
-
-    @property
     def features(self) -> Float32[np.ndarray, "S D"]:
         return np.concatenate([some.features for some in self.shots.values()])
 
