@@ -7,7 +7,6 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float, Float32
 
-from e3bm.data.progress import ProgressCallback
 from e3bm.data.read.photos import Photo, as_photos
 from e3bm.errors import DataError
 from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restore_backbone
@@ -19,6 +18,7 @@ from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.read_photos import Source, list_photos, open_photos, read_shots
 from e3bm.fewshot.support_set import Shots, SupportSet, feature_shots
+from e3bm.progress import Progress
 
 
 class FewShotClassifier:
@@ -52,7 +52,7 @@ class FewShotClassifier:
         labels: Sequence[object] | None = None,
         *,
         skip_unreadable: bool = False,
-        progress: ProgressCallback | None = None,
+        progress: Progress | None = None,
     ) -> "FewShotClassifier":
         """Learn from a folder with a subfolder per class, a mapping from classes to photos, or photos and labels."""
         with open_photos(source, labels) as photos:
