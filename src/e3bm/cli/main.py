@@ -33,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(usage())
         return 0 if words else 2
     if words[0] == "--version":
-        from importlib.metadata import version
+        import e3bm
 
-        print(version("e3bm"))
+        print(e3bm.__version__)
         return 0
     if words[0] not in COMMANDS:
         from difflib import get_close_matches
