@@ -24,7 +24,7 @@ test: install
 
 # What another machine may do otherwise: kernels without vector instructions, older ones of oneDNN on two threads, and
 # another order of tests that draw other numbers. Only what computes; each setting takes a minute or two.
-SENSITIVE := tests/core tests/methods tests/backbones tests/golden tests/evaluation tests/contracts tests/fewshot tests/test_estimator.py
+SENSITIVE := tests/core tests/methods tests/backbones tests/golden tests/runs/evaluation tests/contracts tests/fewshot
 ELSEWHERE := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=3 -m 'not slow' $(SENSITIVE)
 
 test-elsewhere: install
