@@ -13,9 +13,9 @@ from e3bm.paper.reproduce import Request, draw_figure, reproduce, reproduce_cost
 from e3bm.paper.run_missing import Effort, backbone_name, preset_name, studied_arms
 from e3bm.paper.tables import paper_rows
 from e3bm.paper.timed_cost import TimedCost
+from e3bm.progress import Silent
 from e3bm.runs.kept.pack import add_runs
 from e3bm.runs.kept.store import open_run
-from e3bm.runs.progress import Silent
 
 PROMISED = {
     "method", "backbone", "dataset", "paper", "published_code", "ours", "ci", "paired_difference", "paired_ci",

@@ -96,7 +96,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
     [
         ('{"kind": "odd", "settings": {}}', "of a run of the unknown kind 'odd'"),
         ('{"kind": "train", "settings": {"no_such": 1}}', "Setting no_such: Extra inputs"),
-        ('{"kind": "train", "settings": {}, "format": 99}', "a run of format 99"),
+        ('{"kind": "train", "settings": {}, "version": 99}', "a run of version 99"),
         ("{", "is damaged"),
     ],
 )

@@ -19,18 +19,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from e3bm.errors import E3BMError, SettingsError
-from e3bm.paper.presets import find_preset
+from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.runs.folder.environment import is_leader
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Interrupted, termination_as_interrupt
-from e3bm.runs.settings import AnySettings, TrainSettings, settings_error
+from e3bm.runs.settings import TrainSettings
+from e3bm.settings import AnySettings, settings_error
 
 PLAIN_SECONDS = 5.0
 Parsed = TypeVar("Parsed")
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """Run a command and turn what goes wrong into an exit code and a sentence."""
+def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
+    """Run a command and turn what goes wrong into an exit code and a sentence.
+
+    ``continues`` says whether the command goes on where it was interrupted when it is called again.
+    """
     try:
         with termination_as_interrupt():
             return work()
@@ -41,7 +44,8 @@ def guarded(work: Callable[[], int]) -> int:
         print(f"e3bm: {stop}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
-        print("e3bm: interrupted; run the same command again to continue.", file=sys.stderr)
+        after = "run the same command again to continue." if continues else "nothing was saved."
+        print(f"e3bm: interrupted; {after}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); nothing is left to say to them.
@@ -99,6 +103,8 @@ def settings_of_preset(
     name, rest = _without_preset(words)
     if name is None:
         return plain, rest
+    from e3bm.paper.presets import find_preset
+
     chosen = getattr(find_preset(name), part)
     if chosen is None:
         raise SettingsError(f"The preset '{name}' has nothing for {part}: its method is trained from scratch.")
@@ -108,7 +114,11 @@ def settings_of_preset(
 def check_pretrained(words: Sequence[str], settings: TrainSettings) -> None:
     """Refuse to train a preset from scratch that is meant to begin with pre-trained weights."""
     name, _ = _without_preset(words)
-    if name is not None and find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
+    if name is None:
+        return
+    from e3bm.paper.presets import find_preset
+
+    if find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
         raise SettingsError(
             f"The preset '{name}' begins with a pre-trained backbone: make one with `e3bm pretrain --preset {name} "
             "--run RUN`, and name it with --backbone.pretrained RUN."
@@ -135,22 +145,6 @@ def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":
     if sys.stderr.isatty() and is_leader() and not quiet:
         return BarProgress()
     return LineProgress(quiet or not is_leader())
-
-
-def stage_callback(progress: "BarProgress | LineProgress") -> Callable[[Any], None]:
-    """For work that tells its stage and how far that is: each stage becomes a bar of its own."""
-    stage: str | None = None
-
-    def tell(moment: Any) -> None:
-        nonlocal stage
-        if moment.stage != stage:
-            if stage is not None:
-                progress.end()
-            stage = moment.stage
-            progress.begin(moment.stage, moment.total)
-        progress.advance(moment.done)
-
-    return tell
 
 
 class BarProgress:
@@ -224,9 +218,6 @@ class LineProgress:
 
 def _words(numbers: dict[str, float]) -> str:
     return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
-
-
-# What is said when a training command has ended.
 
 
 def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up: str) -> None:

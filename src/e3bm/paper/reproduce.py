@@ -20,6 +20,7 @@ from e3bm.paper.side_by_side import (
 )
 from e3bm.paper.tables import OUR_SYSTEMS, PAPER_DATASETS, PaperCost, PaperRow, paper_costs, paper_rows
 from e3bm.paper.timed_cost import TimedCost, preset_cost
+from e3bm.progress import Progress, Silent
 from e3bm.report.page import write_report
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import read_json, write_json
@@ -27,7 +28,6 @@ from e3bm.runs.folder.run import Run
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.pack import add_runs
 from e3bm.runs.kept.store import KeptResults
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import TrainSettings
 
 # Table S3: printed parameters and minutes beside our counts and measured ratios.
@@ -239,7 +239,7 @@ def _is_complete(preset: str, row: PaperRow, found: Sequence[Entry], seeds: int)
 
 def _build_of(settings: TrainSettings) -> tuple[object, ...]:
     backbone = settings.backbone
-    return backbone.name, backbone.width, backbone.adapt, backbone.levelled, settings.method.start
+    return backbone.name, backbone.width, backbone.adapt, backbone.levelled, getattr(settings.method, "start", None)
 
 
 def _check(request: Request) -> None:

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from e3bm.backbones import Backbone, encode, fold_batchnorm, pop_statistics
 from e3bm.core.adapt import adapt_and_keep
 from e3bm.core.episode import TaskBatch
-from e3bm.core.learner import MetaLearner, meta_loss
-from e3bm.data.source import plain_name, registered_sources
+from e3bm.core.learner import DirectLearner, MetaLearner, meta_loss
+from e3bm.data.source import registered_name, registered_sources
+from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.methods.attention import AttentionHead
 from e3bm.paper.presets import Preset
+from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import build_backbone, build_learner
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import EpisodeSettings, HyperpriorSettings, TrainSettings
 
 # What is timed and weighed of a model: encoding, the epoch loop, a training step; each a call without arguments.
@@ -170,23 +171,30 @@ def preset_cost(
     images = random_task(with_psi.episode, (channels, size, size))
     features = random_task(with_psi.episode, (backbone.feature_size,))
     batch = features if with_psi.backbone.adapt == "frozen" else images
-    learners = {name: build_learner(settings, backbone) for name, settings in arms.items()}
+    learners = {name: _with_inner_loop(settings, backbone) for name, settings in arms.items()}
     works: dict[str, Work] = {"encode": encoding(backbone, images)}
     works |= {
-        "prototypes": at_test(NearestMean(ReadyFeatures(backbone.feature_size)), features),
-        "attention": at_test(AttentionHead(ReadyFeatures(backbone.feature_size)), features),
+        "prototypes": at_test(DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size))), features),
+        "attention": at_test(DirectLearner(AttentionHead(ReadyFeatures(backbone.feature_size))), features),
     }
     if with_psi.backbone.adapt == "scale_shift":
         works["begin"] = beginning(learners["plain"], batch)
     for name, learner in learners.items():
         works[f"adapt {name}"] = adapting(learner, batch)
-    if with_psi.method.name == "maml":
+    if with_psi.method.needs.takes == "images":
         works["adapt every epoch"] = adapting(learners["plain"], batch, every_epoch=True)
     if training:
         works |= {f"train {name}": training_step(learner, batch) for name, learner in learners.items()}
     times = _taking_turns(works, repeats, progress)
     memory = {name: kept_bytes(learner, batch) for name, learner in learners.items()} if training else {}
     return _rows(preset, arms, learners, backbone, times, memory)
+
+
+def _with_inner_loop(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
+    learner = build_learner(settings, backbone)
+    if not isinstance(learner, MetaLearner):
+        raise SettingsError(f"{settings.method.title} has no inner epochs, so E3BM adds nothing that could be timed.")
+    return learner
 
 
 def _rows(
@@ -222,11 +230,11 @@ def _rows(
                 e3bm_parameters=added,
                 percent=round(100 * added / parameters, 4),
                 note=note if compared else COUNTED[settings.backbone.adapt],
-                epochs=settings.method.epochs,
+                epochs=learners[arm].epochs,
                 encode_seconds=encoded,
                 adapt_seconds=adapt,
                 time_percent=extra,
-                seconds_per_100_epochs=encoded + adapt * PER_EPOCHS / settings.method.epochs,
+                seconds_per_100_epochs=encoded + adapt * PER_EPOCHS / learners[arm].epochs,
                 train_seconds=statistics.median(train) if train else None,
                 train_time_percent=grown,
                 memory_bytes=memory.get(arm),
@@ -273,7 +281,7 @@ def _increase(longer: list[float], shorter: list[float], shared: list[float] | N
 
 def _input_shape(settings: TrainSettings) -> tuple[int, int]:
     """Channels and pixels, without the data at hand."""
-    card = registered_sources()[plain_name(settings.data.dataset)]().card
+    card = registered_sources()[registered_name(settings.data.dataset)]().card
     return card.channels, settings.data.image_size or card.image_size
 
 

@@ -66,7 +66,7 @@ def details_table(results: Sequence[Result]) -> Table:
     cells = []
     for result in results:
         baseline = baseline_of(result, results)
-        texts = (result.method, result.run, result.backbone, result.epochs, result.order)
+        texts = (result.method, result.run, result.backbone, result.epochs or None, result.order)
         costs = [f"{result.parameters:,}", _increase(result, baseline, lambda each: each.parameters, 2)]
         costs += [duration(result.seconds), _increase(result, baseline, lambda each: each.seconds / _models(each), 1)]
         costs += [

@@ -71,8 +71,8 @@ class Result(BaseModel):
     transductive_batchnorm: bool
     """Whether queries share their BatchNorm statistics, which makes a result transductive in fact."""
     order: str = Field(min_length=1)
-    epochs: int | None = Field(ge=0)
-    """M at test; 0 or nothing for a method without an inner loop."""
+    epochs: int = Field(ge=0)
+    """M at test; 0 for a method without an inner loop."""
     backbone: str
     trained_on: str
     parameters: int = Field(ge=0)

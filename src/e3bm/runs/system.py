@@ -5,6 +5,7 @@ from pathlib import Path
 
 from e3bm.runs.result import Result
 from e3bm.runs.settings import (
+    HYPERPRIOR_RATES,
     DataSettings,
     HyperpriorSettings,
     MachineSettings,
@@ -14,8 +15,6 @@ from e3bm.runs.settings import (
 )
 
 ELSEWHERE = Path("elsewhere")
-# Learning rates of the hyperprior; they make no difference to a method alone.
-PSI_RATES = ("psi_rate", "psi_weight", "base_rate", "base_weight")
 
 
 def system_of(settings: TrainSettings | PretrainSettings) -> str:
@@ -31,7 +30,8 @@ def system_of(settings: TrainSettings | PretrainSettings) -> str:
     machine = MachineSettings(precision=precision)
     changes = {"data": data, "hyperprior": hyperprior, "backbone": backbone, "machine": machine}
     if is_alone(settings):
-        unused = {name: OptimiserSettings.model_fields[name].default for name in PSI_RATES}
+        # Learning rates of what a method alone does not have make no difference to it.
+        unused = {name: OptimiserSettings.model_fields[name].default for name in HYPERPRIOR_RATES}
         changes |= {"hyperprior": HyperpriorSettings(), "optimiser": settings.optimiser.but(**unused)}
     return settings.but(seed=0, name="", checkpoint_every=1, **changes).digest()
 

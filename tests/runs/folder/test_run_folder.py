@@ -6,7 +6,8 @@ import pytest
 
 from e3bm.errors import CheckpointError
 from e3bm.runs.folder.files import read_json, write_json
-from e3bm.runs.folder.run_folder import FORMAT, RunFolder
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.upgrade import VERSION
 from e3bm.runs.result import read_result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
 from result_records import result_of
@@ -59,12 +60,12 @@ def test_other_data_or_weights_under_the_same_name_are_refused(run, name):
 
 def test_settings_that_came_later_have_their_default(run):
     config = run.config()
-    del config["settings"]["optimiser"]["gradient_net"]
+    del config["settings"]["optimiser"]["base_rate"]
     del config["inputs"]
     write_json(run.path / "config.json", config)
     run.create("train", TrainSettings(), INPUTS)
-    with pytest.raises(CheckpointError, match=r"optimiser\.gradient_net was 0\.001, now 0\.5"):
-        run.create("train", TrainSettings().but(optimiser__gradient_net=0.5), INPUTS)
+    with pytest.raises(CheckpointError, match=r"optimiser\.base_rate was 0\.001, now 0\.5"):
+        run.create("train", TrainSettings().but(optimiser__base_rate=0.5), INPUTS)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"kind": "train"}'])
@@ -142,7 +143,7 @@ def test_results_on_the_same_episodes_replace_one_another(tmp_path):
     assert [(each.split, each.accuracy) for each in kept] == [("val", 1.0), ("test", 2.0)]
 
 
-def test_a_newer_format_is_refused(run):
-    write_json(run.path / "config.json", run.config() | {"format": FORMAT + 1})
+def test_a_newer_version_is_refused(run):
+    write_json(run.path / "config.json", run.config() | {"version": VERSION + 1})
     with pytest.raises(CheckpointError, match="this e3bm reads up to"):
         run.create("train", TrainSettings(), INPUTS)

@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import Learner
 from e3bm.errors import SettingsError
 from e3bm.runs.folder.run import EnsembleSettings, read_run
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import read_settings
+from e3bm.settings import read_settings
 
 
 def make_ensemble(members: list[Path], folder: Path) -> RunFolder:
@@ -25,21 +26,31 @@ def make_ensemble(members: list[Path], folder: Path) -> RunFolder:
     return run
 
 
-class AveragedLearners(nn.Module):
+class AveragedLearners(Learner):
     """Scores are the logarithm of the mean probability; rates, weights and losses are means."""
 
-    def __init__(self, learners: Sequence[nn.Module]) -> None:
+    def __init__(self, learners: Sequence[Learner]) -> None:
         super().__init__()
         self.learners = nn.ModuleList(learners)
 
-    def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> AdaptationTrace:
-        traces = [learner(batch, every_epoch=every_epoch, epochs=epochs) for learner in self.learners]
-        singles = [trace.epoch_scores for trace in traces if trace.epoch_scores is not None]
+    @property
+    def epochs(self) -> int | None:
+        first = self.learners[0]
+        assert isinstance(first, Learner)
+        return first.epochs
+
+    def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> Trace:
+        traces: list[Trace] = [learner(batch, every_epoch=every_epoch, epochs=epochs) for learner in self.learners]
+        scores = _mean_probability([trace.scores for trace in traces])
+        adapted = [trace for trace in traces if isinstance(trace, AdaptationTrace)]
+        if not adapted:
+            return Trace(scores)
+        singles = [trace.epoch_scores for trace in adapted if trace.epoch_scores is not None]
         return AdaptationTrace(
-            scores=_mean_probability([trace.scores for trace in traces]),
-            rates=_mean([trace.rates for trace in traces]),
-            weights=_mean([trace.weights for trace in traces]),
-            losses=_mean([trace.losses for trace in traces]),
+            scores=scores,
+            rates=_mean([trace.rates for trace in adapted]),
+            weights=_mean([trace.weights for trace in adapted]),
+            losses=_mean([trace.losses for trace in adapted]),
             epoch_scores=_mean_probability(singles) if singles else None,
         )
 

@@ -7,10 +7,11 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import Learner
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.metrics import METRICS, Reliability, accuracies, mean_and_interval
 
@@ -50,7 +51,7 @@ class Evaluation:
 
 
 def evaluate(
-    learner: nn.Module,
+    learner: Learner,
     tasks: TaskSource,
     episodes: int,
     *,
@@ -70,12 +71,12 @@ def evaluate(
     with torch.no_grad():
         for start in range(0, len(numbers), batch):
             part = tasks.load(numbers[start : start + batch])
-            trace: AdaptationTrace = learner(engine.place(part), every_epoch=every_epoch, epochs=epochs)
+            trace: Trace = learner(engine.place(part), every_epoch=every_epoch, epochs=epochs)
             assert part.query_labels is not None
             scores = trace.scores.cpu()
             reliability += Reliability.of(scores, part.query_labels)
             columns.append(_columns(trace, scores, part.query_labels))
-            inner_epochs = 0 if trace.rates is None else trace.rates.shape[1]
+            inner_epochs = trace.rates.shape[1] if isinstance(trace, AdaptationTrace) else 0
             advance(min((start + batch) * engine.world, episodes))
     learner.train(was_training)
     # A process without episodes does not know how many numbers the others have for each; the leader always does.
@@ -95,11 +96,11 @@ def evaluate(
     )
 
 
-def _columns(trace: AdaptationTrace, scores: Tensor, labels: Tensor) -> Float[Tensor, "T columns"]:
+def _columns(trace: Trace, scores: Tensor, labels: Tensor) -> Float[Tensor, "T columns"]:
     """Per task: accuracy, every metric and, where there is an inner loop, rates, weights and each epoch's accuracy."""
     parts = [accuracies(scores, labels), *(metric(scores, labels) for metric in METRICS.values())]
     columns = [torch.stack([part.double() for part in parts], 1)]
-    if trace.rates is not None and trace.weights is not None:
+    if isinstance(trace, AdaptationTrace):
         columns += [trace.rates.cpu().double(), trace.weights.cpu().double()]
         if trace.epoch_scores is not None:
             spread = labels.unsqueeze(1).expand(-1, trace.epoch_scores.shape[1], -1)

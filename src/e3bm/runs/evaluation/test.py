@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from e3bm.backbones import Backbone
+from e3bm.core.learner import DirectLearner, Learner
 from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
-from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone
+from e3bm.progress import Progress, Silent, stage
+from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.comparison import Measured, pair, seeds_together
 from e3bm.runs.evaluation.ensemble import AveragedLearners
@@ -25,7 +27,6 @@ from e3bm.runs.folder.files import in_turn
 from e3bm.runs.folder.relatives import with_relatives
 from e3bm.runs.folder.run import EnsembleSettings, Run, beside, read_run
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Progress, Silent, shown
 from e3bm.runs.result import Result
 from e3bm.runs.settings import (
     DataSettings,
@@ -82,7 +83,7 @@ class Labels:
 class Subject:
     """A trained model, the episodes it is asked, and the labels of its result."""
 
-    learner: nn.Module
+    learner: Learner
     tasks: TaskSource
     questions: "Questions"
     labels: Labels
@@ -116,7 +117,7 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             subject = _meta_trained(run, train, settings, progress, engine)
         case None:
             raise CheckpointError(f"{run.path} holds a run of kind {run.kind}, which is not tested on episodes.")
-    with shown(progress, f"test {subject.labels.method}", settings.episodes):
+    with stage(progress, f"test {subject.labels.method}", settings.episodes):
         found = evaluate(
             subject.learner,
             subject.tasks,
@@ -144,7 +145,8 @@ def _meta_trained(
     RunFolder(run.path).check_inputs(
         run_inputs(train, trained_on, backbone)
     )  # a trained backbone is about to get other weights
-    learner = build_learner(train, backbone).to(engine.device)
+    size = trained_on.input_shape[1]
+    learner = build_learner(train, backbone, classes=trained_on.classes, image_size=size).to(engine.device)
     Checkpoints(run.path).load_weights(learner, _checkpoint(run))
     questions = _open_questions(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
@@ -155,27 +157,28 @@ def _meta_trained(
         encoder = learner.get_submodule("method.encoder.backbone")
         assert isinstance(encoder, Backbone)
         backbone = encoder.to(DTYPES[train.machine.precision])
-        learner.set_submodule("method.encoder", ReadyFeatures(backbone.feature_size))
+        learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
     tasks: TaskSource = (
-        feature_tasks(questions.data, questions.sampler, backbone, progress, dtype, engine)
+        feature_tasks(questions.data, questions.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
         if fixed or train.backbone.adapt == "frozen"
         else image_tasks(questions.data, questions.sampler, augment=False, dtype=dtype)
     )
-    sees_queries = train.method.name == "sib" or (hyperprior.generated and hyperprior.setting == "transductive")
+    sees_queries = train.method.transductive or (hyperprior.generated and hyperprior.setting == "transductive")
+    inner = train.inner
     labels = Labels(
         method=train.title,
         setting="transductive" if sees_queries else "inductive",
         hyperprior=f"{hyperprior.generator} {hyperprior.setting}" if hyperprior.generated else "none",
-        schedules=f"alpha {hyperprior.rate}, v {hyperprior.weight}",
+        schedules="none" if inner is None else f"alpha {hyperprior.rate}, v {hyperprior.weight}",
         batchnorm="running" if batchnorm == "batch_then_running" else batchnorm,
-        order=train.method.order,
-        epochs=train.method.test_epochs or train.method.epochs,
+        order="none" if inner is None else inner.order,
+        epochs=0 if inner is None else inner.test_epochs or inner.epochs,
         backbone=train.backbone.title,
         trained_on=train.data.dataset,
         # A frozen backbone stands beside the learner, not inside it.
         parameters=learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
     )
-    return Subject(learner, tasks, questions, labels, train.seed, epochs=train.method.test_epochs)
+    return Subject(learner, tasks, questions, labels, train.seed, epochs=train.test_epochs)
 
 
 def _averaged(
@@ -214,7 +217,7 @@ def _pretrained(
     questions = _open_questions(run, trained_on, pretrain.data, pretrain.episode, settings, engine)
     tasks = feature_tasks(questions.data, questions.sampler, backbone, progress, torch.float32, engine)
     labels = Labels(
-        method="nearest class mean",
+        method=NearestMean.settings.title,
         setting="inductive",
         hyperprior="none",
         schedules="none",
@@ -225,7 +228,8 @@ def _pretrained(
         trained_on=pretrain.data.dataset,
         parameters=_size(backbone),
     )
-    return Subject(NearestMean(ReadyFeatures(backbone.feature_size)), tasks, questions, labels, pretrain.seed)
+    learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
+    return Subject(learner, tasks, questions, labels, pretrain.seed)
 
 
 def _open_questions(

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import e3bm
+
 PACKAGES = ("e3bm", "torch", "numpy", "pillow", "safetensors", "pydantic")
 
 
@@ -32,7 +34,7 @@ def is_leader() -> bool:
 
 def commit() -> str:
     """The code's commit, with '+' when there are changes beside it; the release number outside a checkout."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(e3bm.__file__).resolve().parent
     if not (package.parents[1] / "pyproject.toml").exists():
         return f"release {_version('e3bm')}"
     try:

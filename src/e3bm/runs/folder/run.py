@@ -15,10 +15,12 @@ from pydantic import Field
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.runs.folder.answers import read_answers
 from e3bm.runs.folder.files import read_json
-from e3bm.runs.folder.run_folder import FORMAT, RunFolder
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.upgrade import VERSION, upgraded
 from e3bm.runs.result import Result, read_result
-from e3bm.runs.settings import PretrainSettings, Settings, TrainSettings, digest_of, read_settings
+from e3bm.runs.settings import PretrainSettings, TrainSettings
 from e3bm.runs.system import baseline_system_of, is_alone, system_of
+from e3bm.settings import Settings, digest_of, read_settings
 
 Kind = Literal["train", "pretrain", "ensemble", "prior"]
 Record = dict[str, Any]
@@ -61,7 +63,7 @@ class Run:
     trained: TrainSettings | None = None
     """How it was meta-trained; an ensemble as its first member was."""
     written: Record = field(default_factory=dict)
-    """Its settings as plain values."""
+    """Its settings as plain values, in the form of today."""
     settings_digest: str = ""
     """Of exactly the settings that the run wrote when it began."""
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -202,7 +204,8 @@ def assemble(
         tried(lambda: _refuse(f"{path / 'config.json'} is of a run of the unknown kind '{kind}'."), None)
         kind = "train"
     raw = config.get("settings")
-    written: Record = dict(raw) if isinstance(raw, dict) else {}
+    first: Record = dict(raw) if isinstance(raw, dict) else {}
+    written: Record = upgraded({**config, "kind": kind, "settings": first})["settings"]
     settings = tried(lambda: read_settings(SETTINGS[kind], written), None) if written and kind in SETTINGS else None
     member = settings if isinstance(settings, TrainSettings) else None
     if isinstance(settings, EnsembleSettings):
@@ -214,7 +217,7 @@ def assemble(
         settings=settings,
         trained=member,
         written=written,
-        settings_digest=digest_of(written),
+        settings_digest=digest_of(first),
         inputs={name: (known,) if isinstance(known, str) else tuple(known) for name, known in _inputs(config).items()},
         input_shape=InputShape(*shape) if shape else None,
         **parts,
@@ -243,9 +246,9 @@ def _read(path: Path, *, strict: bool) -> Run:
             return empty
         return content
 
-    config = folder.config() if strict else of_file("config.json", {}, dict)
-    if not strict and config.get("format", 1) > FORMAT:
-        missing.append(f"config.json is of format {config['format']}, newer than this e3bm")
+    config = folder.written() if strict else of_file("config.json", {}, dict)
+    if not strict and config.get("version", 1) > VERSION:
+        missing.append(f"config.json is of version {config['version']}, newer than this e3bm")
     environment = of_file("environment.json", {}, dict)
     metrics = of_file("metrics.jsonl", [], list)
     trains = config.get("kind") != "pretrain"

@@ -1,6 +1,6 @@
 """The run folder: everything a run was, did and found, in files that anyone can read.
 
-config.json        {"format": 1, "kind": "train" | "pretrain" | "ensemble" | "prior", "settings": {...},
+config.json        {"version": 2, "kind": "train" | "pretrain" | "ensemble" | "prior", "settings": {...},
                    "inputs": {name of what was read: its sha256}, "input_shape": [channels, pixels of a side]}
 environment.json   versions, machine, commit
 metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import held, read_json, storage_errors, sweep_leftovers, write_bytes, write_json
+from e3bm.runs.folder.upgrade import VERSION, upgraded
 from e3bm.runs.result import Result, read_result
-from e3bm.runs.settings import PretrainSettings, Settings, TrainSettings, read_settings
+from e3bm.runs.settings import PretrainSettings, TrainSettings
+from e3bm.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from e3bm.runs.engine import Engine  # torch, which reading a run does not need
 
-FORMAT = 1
 Mirror = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -70,7 +71,7 @@ class RunFolder:
             write_json(
                 self.path / "config.json",
                 {
-                    "format": FORMAT,
+                    "version": VERSION,
                     "kind": kind,
                     "settings": settings.model_dump(mode="json"),
                     "inputs": dict(inputs),
@@ -80,16 +81,20 @@ class RunFolder:
         sweep_leftovers(self.path)
 
     def config(self) -> dict[str, Any]:
-        """What config.json states, as it stands there."""
+        """What config.json states, in the form of today."""
+        return upgraded(self.written())
+
+    def written(self) -> dict[str, Any]:
+        """What config.json states, as it stands there, whatever version wrote it."""
         if not self.exists:
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it.")
         config = read_json(self.path / "config.json")
         if not isinstance(config, dict) or not {"kind", "settings"} <= config.keys():
             raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
-        if config.get("format", 1) > FORMAT:
+        if config.get("version", 1) > VERSION:
             raise CheckpointError(
-                f"{self.path} holds a run of format {config['format']}; this e3bm reads up to {FORMAT}. Use the e3bm "
-                "that made it, or a newer one."
+                f"{self.path} holds a run of version {config['version']}; this e3bm reads up to {VERSION}. Use the "
+                "e3bm that made it, or a newer one."
             )
         return config
 

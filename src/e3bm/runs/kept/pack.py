@@ -77,7 +77,7 @@ def pack(run: Run, name: str, *, compact: bool = False, most_bytes: int | None =
         kind: tuple(_short(line) for line in thinned(list(RunFolder(run.path).lines(kind)), most))
         for kind, most in lines.items()
     }
-    config = RunFolder(run.path).config()
+    config = RunFolder(run.path).written()
     answers = [run.answers(result) for result in run.results]
     return KeptRun(
         name=name,
@@ -126,7 +126,7 @@ def as_folder(path: Path, runs: Path = Path("runs")) -> Path:
 def write_folder(kept: KeptRun, folder: Path) -> Path:
     """A run folder with everything that is kept; a folder that is there already must hold the same run."""
     if RunFolder(folder).exists:
-        if RunFolder(folder).config()["settings"] != kept.config["settings"]:
+        if RunFolder(folder).written()["settings"] != kept.config["settings"]:
             raise CheckpointError(f"{folder} holds another run of that name; unpack into another folder with --out.")
         return folder
     if folder.exists() and any(folder.iterdir()):

@@ -19,7 +19,8 @@ from e3bm.errors import CheckpointError
 from e3bm.runs.folder.files import read_json, write_bytes, write_json
 from e3bm.runs.folder.run import Record, Run, assemble, read_run
 from e3bm.runs.result import Result
-from e3bm.runs.settings import TrainSettings, digest_of
+from e3bm.runs.settings import TrainSettings
+from e3bm.settings import digest_of
 
 FORMAT = 1
 RUNS, LOGS, ANSWERS, WEIGHTS = "runs.jsonl", "logs.jsonl.xz", "answers.npz", "weights.safetensors"
@@ -83,7 +84,7 @@ class KeptGroup:
                 place += count
                 rows.append(whole)
             kind = line["kind"]
-            config = {key: line[key] for key in ("format", "kind", "inputs", "input_shape")}
+            config = {key: line[key] for key in ("version", "kind", "inputs", "input_shape")}
             config["settings"] = restored(line["settings"], head["base"][kind])
             environment = {**self._environments[line["environment"]], **{key: line[key] for key in OWN}}
             found.append(
@@ -307,7 +308,7 @@ def encode(records: Sequence[KeptRun], environments: dict[str, Record]) -> dict[
             {
                 "name": record.name,
                 "kind": kind,
-                "format": record.config.get("format", 1),
+                "version": record.config.get("version", 1),
                 "settings": difference(settings, base.setdefault(kind, settings)),
                 "inputs": record.config.get("inputs", {}),
                 "input_shape": record.config.get("input_shape"),
