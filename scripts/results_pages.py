@@ -16,7 +16,7 @@ from e3bm.runs.kept.store import KeptResults
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")
 MARK = re.compile(r"(<!-- (?P<name>[\w ./-]+) table -->\n).*?(<!-- /(?P=name) table -->)", re.S)
-SHORT_FEATURES = ("none", "none levelled", "frozen levelled", "full_pretrained")
+SHORT_FEATURES = ("none", "none whitened", "frozen whitened", "full_pretrained")
 SHORT_KINDS = {"SIB+E3BM": ("fc-transductive", "lstm-transductive")}
 
 
@@ -33,9 +33,9 @@ def _table(name: str, old: str) -> str:
         "fc100": _short_table,
         "fc100 rows": _long_table,
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
-        "cross-domain": lambda: _cross_table(levelled=False),
-        "cross-domain levelled": lambda: _cross_table(levelled=True),
-        "levelling": _levelling_table,
+        "cross-domain": lambda: _cross_table(whitened=False),
+        "cross-domain whitened": lambda: _cross_table(whitened=True),
+        "whitening": _whitening_table,
         "omniglot": _omniglot_table,
     }
     if name in makers:
@@ -58,7 +58,7 @@ def _short_table() -> str:
             continue
         kind = (row.paper_hyperprior or "") if "+" in row.method else ""
         backbone = row.ours.result.backbone
-        features = f"{row.ours.adapted}{' levelled' * backbone.endswith('levelled')}"
+        features = f"{row.ours.adapted}{' whitened' * backbone.endswith('whitened')}"
         if features in SHORT_FEATURES and kind in SHORT_KINDS.get(row.method, ("", "lstm-inductive")):
             lines.setdefault((row.method, kind, backbone), {}).setdefault(row.shots, row)
     return Table(
@@ -130,16 +130,16 @@ def _ablation_entries() -> list[Entry]:
     return [each for each in kept_entries(RESULTS) if tuple(str(run.path) for run in each.runs) in wanted]
 
 
-def _cross_table(*, levelled: bool) -> str:
+def _cross_table(*, whitened: bool) -> str:
     found = [each for each in entries(tabled_runs(RESULTS)) if each.first.trained_on == "fc100" != each.first.dataset]
-    return _entries_table([each for each in found if each.first.backbone.endswith("levelled") == levelled], data=True)
+    return _entries_table([each for each in found if each.first.backbone.endswith("whitened") == whitened], data=True)
 
 
 def _omniglot_table() -> str:
     return _entries_table([each for each in kept_entries(RESULTS) if each.first.dataset == "omniglot"])
 
 
-def _levelling_table() -> str:
+def _whitening_table() -> str:
     """One line per view and power, both numbers of shots in it."""
     words = {None: "as they are", 0: "centred", -0.25: "centred, half whitened", -0.5: "centred, whitened"}
     lines: dict[tuple[str, float | None], list[Cell]] = {}

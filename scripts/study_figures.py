@@ -33,7 +33,7 @@ def _rates() -> Drawing:
         handles = []
         for place, words, colour in (
             ("mtl-tuning-5shot", "as they are", SERIES[0]),
-            ("mtl-levelled-tuning-5shot", "levelled", SERIES[1]),
+            ("mtl-whitened-tuning-5shot", "whitened", SERIES[1]),
         ):
             arms = _arms(place)
             best = max(_accuracy(arms[f"plain-rate-{rate:g}"]) for rate in RATES)

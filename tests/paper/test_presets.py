@@ -25,7 +25,7 @@ def test_presets_hold_together(name):
         assert PretrainSettings.model_validate_json(preset.pretrain.model_dump_json()) == preset.pretrain
         assert preset.pretrain.backbone.name == preset.train.backbone.name
         assert preset.pretrain.backbone.width == preset.train.backbone.width
-        assert preset.pretrain.backbone.levelled == preset.train.backbone.levelled
+        assert preset.pretrain.backbone.whitened == preset.train.backbone.whitened
         assert preset.pretrain.data.dataset == preset.train.data.dataset
         assert preset.pretrain.data.augment
     from_scratch = preset.train.method.name == "maml" and "-pretrained-" not in name

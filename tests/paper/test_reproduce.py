@@ -205,8 +205,8 @@ def test_the_printed_table_says_what_must_not_be_overlooked(first):
 
 VARIANTS = {
     "maml": ["small-pretrained"],
-    "mtl": ["small-levelled", "small-scaled"],
-    "sib": ["small-levelled"],
+    "mtl": ["small-whitened", "small-scaled"],
+    "sib": ["small-whitened"],
 }
 
 
@@ -227,7 +227,7 @@ def test_every_row_that_we_have_has_a_preset_in_both_scales():
 
 def test_names_of_backbones():
     assert backbone_name(find_preset("small-sib-fc100-1shot-plain").pretrain) == "resnet12-half-s0"
-    assert backbone_name(find_preset("small-sib-levelled-fc100-1shot-plain").pretrain) == "resnet12-half-levelled-s0"
+    assert backbone_name(find_preset("small-sib-whitened-fc100-1shot-plain").pretrain) == "resnet12-half-whitened-s0"
     assert backbone_name(find_preset("small-maml-pretrained-fc100-1shot-plain").pretrain) == "conv4-s0"
     assert backbone_name(find_preset("paper-sib-wrn28_10-fc100-1shot-plain").pretrain) == "wrn28_10_sib-s0"
 

@@ -76,7 +76,7 @@ def test_seeds_are_drawn_as_one_arm(make_run):
 
 def test_what_could_not_be_drawn_is_said(make_run):
     young = make_run("young", e3bm=True, done=10, results=[])
-    bare_result = result_of("bare", "MTL+E3BM", reliability=None, epoch_accuracy=None)
+    bare_result = result_of("bare", "MTL+E3BM", reliability=None, epoch_accuracy=())
     bare = make_run("bare", e3bm=True, results=[bare_result])
     (bare / "schedules.jsonl").unlink()
     (bare / "metrics.jsonl").unlink()

@@ -79,7 +79,7 @@ def test_costs_are_relative_to_the_same_method_alone():
 
 
 def test_a_method_without_an_inner_loop_has_dashes():
-    nearest = BASE.but(epochs=0, rates=None, weights=None, epoch_accuracy=None, schedules="none", order="none")
+    nearest = BASE.but(epochs=0, rates=(), weights=(), epoch_accuracy=(), schedules="none", order="none")
     assert column(details_table([nearest]), "M")[0].text == "–"
 
 

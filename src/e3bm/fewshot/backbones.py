@@ -27,6 +27,7 @@ from e3bm.runs.assembly import build_backbone, weights_digest
 from e3bm.runs.folder.checkpoint import misfit, read_weights
 from e3bm.runs.folder.relatives import backbone_weights, find_backbone, tested_weights
 from e3bm.runs.folder.run import Run
+from e3bm.runs.folder.upgrade import upgraded_backbone
 from e3bm.runs.kept.store import kept_run, open_run
 from e3bm.runs.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings
 from e3bm.settings import read_settings
@@ -135,8 +136,8 @@ def _extractor(
         raise CheckpointError(f"The weights of {shown} do not fit a {name}: {misfit(error)}") from None
     folded = fold_batchnorm(network)
     settings: dict[str, Any] = {"name": name, "width": chosen.width, "image_size": pixels}
-    if chosen.levelled:
-        settings["levelled"] = True
+    if chosen.whitened:
+        settings["whitened"] = True
     return FeatureExtractor(folded, steps, channels, BackboneOrigin("run", name, weights_digest(folded), settings))
 
 
@@ -272,8 +273,8 @@ def _rebuilt_run(
     origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: dict[str, Tensor]
 ) -> FeatureExtractor:
     """The backbone of a run whose folded weights a model file holds; they are the only memory it takes."""
-    values = origin.settings
-    known = {"name": values.get("name"), "width": values.get("width"), "levelled": values.get("levelled", False)}
+    values = upgraded_backbone(origin.settings)
+    known = {"name": values.get("name"), "width": values.get("width"), "whitened": values.get("whitened", False)}
     chosen = read_settings(BackboneSettings, known)
     size = read_settings(DataSettings, {"image_size": values.get("image_size")}).image_size or 0
     try:

@@ -24,8 +24,8 @@ from e3bm.runs.system import system_of
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train_many import Job, train_many
 
-Scale = Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"]
-VARIANTS = {"levelled": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}
+Scale = Literal["small", "small-whitened", "small-pretrained", "small-scaled", "paper"]
+VARIANTS = {"whitened": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}
 KEPT = "kept"  # inside the folder of runs: backbones that came out of the results
 BACKBONE_NAMES = {"4CONV": "conv4", "ResNet-12": "resnet12", "ResNet-25": "resnet25", "WRN-28-10": "wrn28_10"}
 
@@ -111,7 +111,7 @@ def studied_arms() -> tuple[str, ...]:
 def backbone_name(settings: PretrainSettings) -> str:
     """The run folder of a pre-training: resnet12-half-s0."""
     width = {1.0: "", 0.5: "-half"}.get(settings.backbone.width, f"-x{settings.backbone.width:g}")
-    return f"{settings.backbone.name}{width}{'-levelled' * settings.backbone.levelled}-s{settings.seed}"
+    return f"{settings.backbone.name}{width}{'-whitened' * settings.backbone.whitened}-s{settings.seed}"
 
 
 def _backbone_key(part: Part) -> str:

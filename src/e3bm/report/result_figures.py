@@ -147,7 +147,7 @@ def _face(look: Look) -> str:
     return PAPER if look.dash == "--" else look.colour
 
 
-def _finite(values: Sequence[float] | None) -> Sequence[float]:
+def _finite(values: Sequence[float]) -> Sequence[float]:
     """The values of a curve that can be drawn, or none."""
     return values if values and finite(*values) else ()
 

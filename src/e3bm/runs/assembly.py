@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from e3bm.backbones import Backbone, LevelledBackbone, build, scale_and_shift
+from e3bm.backbones import Backbone, WhitenedBackbone, build, scale_and_shift
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.backbones.normalisation import batchnorm_mode
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
@@ -37,8 +37,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -> Backbone:
     """The backbone, with pre-trained weights where the settings name some."""
     backbone = build(settings.name, width=settings.width, channels=channels, image_size=image_size)
-    if settings.levelled:
-        backbone = LevelledBackbone(backbone)
+    if settings.whitened:
+        backbone = WhitenedBackbone(backbone)
     if settings.pretrained is not None:
         load_backbone(backbone, settings.pretrained)
     return backbone

@@ -107,12 +107,13 @@ class Result(BaseModel):
     commit: str = Field(min_length=1)
     seconds: float
     train_seconds: float
-    epoch_accuracy: tuple[float, ...] | None = None
+    epoch_accuracy: tuple[float, ...] = ()
+    """Of each epoch's learner alone; empty without an inner loop, as are the next two."""
     reliability: Bins | None = None
-    rates: tuple[float, ...] | None = None
-    """Mean alpha of each epoch over the test tasks; nothing without an inner loop."""
-    weights: tuple[float, ...] | None = None
-    """Mean v of each epoch, likewise."""
+    rates: tuple[float, ...] = ()
+    """Mean alpha of each epoch over the test tasks."""
+    weights: tuple[float, ...] = ()
+    """Mean v of each epoch."""
     run: str
     checkpoint: str
     system: str = Field(default="", exclude=True, repr=False)

@@ -32,8 +32,8 @@ class Options:
     """Run what is missing, however long it takes."""
     runs: Path = Path("runs")
     """Folder where runs are trained; the same folder again continues them."""
-    scale: Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"] = "small"
-    """Which presets are run: those for two cores (fc100), a variant (MTL, SIB: levelled; MTL: scaled; MAML:
+    scale: Literal["small", "small-whitened", "small-pretrained", "small-scaled", "paper"] = "small"
+    """Which presets are run: those for two cores (fc100), a variant (MTL, SIB: whitened; MTL: scaled; MAML:
     pretrained), or the paper's own."""
     seeds: int = 1
     """Runs per row, with seeds 0, 1, .."""

@@ -124,11 +124,10 @@ def _averages(name: str, values: list[dict[str, float]]) -> dict[str, float]:
     return {metric: fmean(each[metric] for each in values) for metric in values[0]}
 
 
-def _curve(name: str, values: list[tuple[float, ...] | None]) -> tuple[float, ...] | None:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or len({len(value) for value in known}) > 1:
-        return None
-    return tuple(fmean(each) for each in zip(*known, strict=True))
+def _curve(name: str, values: list[tuple[float, ...]]) -> tuple[float, ...]:
+    if len({len(value) for value in values}) > 1:
+        return ()
+    return tuple(fmean(each) for each in zip(*values, strict=True))
 
 
 def _pooled(name: str, values: list[Bins | None]) -> Bins | None:

@@ -267,7 +267,7 @@ def _open_questions(
 
 def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluation) -> Result:
     questions, numbers = subject.questions, found.summary()
-    curve = lambda values: None if values is None else tuple(values.tolist())
+    curve = lambda values: () if values is None else tuple(values.tolist())
     return Result(
         **vars(subject.labels),
         transductive_batchnorm=subject.labels.batchnorm == "batch",

@@ -16,7 +16,7 @@ from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.runs.folder.answers import read_answers
 from e3bm.runs.folder.files import read_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.folder.upgrade import VERSION, upgraded
+from e3bm.runs.folder.upgrade import VERSION, upgraded, upgraded_result
 from e3bm.runs.result import Result, read_result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
 from e3bm.runs.system import baseline_system_of, is_alone, system_of
@@ -178,7 +178,7 @@ def assemble(
     path: Path,
     config: Mapping[str, Any],
     trained: Callable[[Path], TrainSettings | None],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Record],
     *,
     strict: bool = True,
     **parts: Any,
@@ -225,7 +225,7 @@ def assemble(
     labelled = {"system": run.system, "baseline": run.baseline}
     found = []
     for row in rows:
-        result = tried(lambda row=row: read_result(row, str(path / "results.json")), None)  # type: ignore[misc]
+        result = tried(lambda row=row: read_result(upgraded_result(row), str(path / "results.json")), None)  # type: ignore[misc]
         found += [result.model_copy(update=labelled)] if result else []
     return replace(run, results=tuple(found), missing=tuple(missing))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import held, read_json, storage_errors, sweep_leftovers, write_bytes, write_json
-from e3bm.runs.folder.upgrade import VERSION, upgraded
+from e3bm.runs.folder.upgrade import VERSION, upgraded, upgraded_result
 from e3bm.runs.result import Result, read_result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
 from e3bm.settings import Settings, read_settings
@@ -157,7 +157,7 @@ class RunFolder:
     def add_result(self, result: Result) -> None:
         """Keep a test result; one on the same episodes replaces the older."""
         path = self.path / "results.json"
-        old = [read_result(row, str(path)) for row in read_json(path)] if path.exists() else []
+        old = [read_result(upgraded_result(row), str(path)) for row in read_json(path)] if path.exists() else []
         kept = [known for known in old if known.protocol != result.protocol]
         write_json(path, [each.as_json() for each in (*kept, result)])
 

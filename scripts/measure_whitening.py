@@ -1,6 +1,6 @@
-"""Which part of levelled features gains what: nearest class mean on validation classes of FC100, part by part.
+"""Which part of whitened features gains what: nearest class mean on validation classes of FC100, part by part.
 
-python scripts/measure_levelling.py runs/fc100/resnet12-half-s0 results/study/whitening.json
+python scripts/measure_whitening.py runs/fc100/resnet12-half-s0 results/study/whitening.json
 """
 
 import json
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from e3bm.backbones import LevelledBackbone, level_of
-from e3bm.backbones.levelled import FLOOR, POWER
+from e3bm.backbones import WhitenedBackbone, whitening_of
+from e3bm.backbones.whitened import FLOOR, POWER
 from e3bm.data.store.features import FeatureTasks
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Silent
@@ -38,8 +38,8 @@ def main(run: Path, out: Path) -> None:
     load_backbone(backbone, run)
     networks = {
         "one view": backbone,
-        "mirrored": LevelledBackbone(backbone, moves=((0, 0),)),
-        "mirrored and moved": LevelledBackbone(backbone),
+        "mirrored": WhitenedBackbone(backbone, moves=((0, 0),)),
+        "mirrored and moved": WhitenedBackbone(backbone),
     }
     tables = {
         views: tuple(_table(data, network.eval(), split, settings) for split in ("train", "val"))
@@ -52,7 +52,7 @@ def main(run: Path, out: Path) -> None:
         first = None
         for views, (training, validation) in tables.items():
             for power in (None, *POWERS):
-                changed = validation if power is None else _levelled(training, validation, power)
+                changed = validation if power is None else _whitened(training, validation, power)
                 learner = NearestMean(ReadyFeatures(changed.shape[1]))
                 tasks = FeatureTasks(changed.float().numpy(), positions, sampler, torch.float32)
                 found = evaluate(learner, tasks, EPISODES)
@@ -75,9 +75,9 @@ def _table(data, network, split: str, settings: PretrainSettings) -> torch.Tenso
     return feature_tasks(data, sampler, network, Silent(), torch.float64, Engine()).features
 
 
-def _levelled(training: torch.Tensor, validation: torch.Tensor, power: float) -> torch.Tensor:
-    level = level_of(training, power)
-    return (validation - level.centre) @ level.matrix
+def _whitened(training: torch.Tensor, validation: torch.Tensor, power: float) -> torch.Tensor:
+    found = whitening_of(training, power)
+    return (validation - found.centre) @ found.matrix
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Features made even: the mean over views of an image, centred, its principal axes half whitened.
+"""Centred, partially whitened features with test-time views: the mean over views of an image, its axes half whitened.
 
 The views are the image and its mirror image, as they are and moved by a pixel: a network that pools answers a little
 differently to each, and the mean has less of that noise. The axes along which the training classes vary most are theirs
-rather than those of new classes; levelling takes the fourth root out of each variance, so that their share of a
+rather than those of new classes; partial whitening takes the fourth root out of each variance, so that their share of a
 distance falls, and no more than that.
 """
 
@@ -23,25 +23,25 @@ MOVES: Moves = ((0, 0), (1, 1), (-1, -1))  # pixels down and to the right, of th
 FLOOR = 0.2  # share of the mean variance that is added to every axis: weak ones are mostly noise
 
 
-class Level(NamedTuple):
-    """Where the features of the training classes lie, and the symmetric matrix that levels them."""
+class Whitening(NamedTuple):
+    """Where the features of the training classes lie, and the symmetric matrix that whitens them in part."""
 
     centre: Float[Tensor, " D"]
     matrix: Float[Tensor, "D D"]
 
 
-def level_of(features: Float[Tensor, "N D"], power: float = POWER) -> Level:
+def whitening_of(features: Float[Tensor, "N D"], power: float = POWER) -> Whitening:
     """Centre and matrix of a table of features, computed in float64."""
     if len(features) < 2:
-        raise DataError(f"Levelling needs features of at least 2 images; found {len(features)}.")
+        raise DataError(f"Whitening needs features of at least 2 images; found {len(features)}.")
     wide = features.double()
     centre = wide.mean(0)
     variances, axes = torch.linalg.eigh((wide - centre).T @ (wide - centre) / len(wide))
     floor = FLOOR * variances.mean()
     if not floor > 0:
-        raise DataError("All features are the same, so there are no axes to level; look at the backbone's training.")
+        raise DataError("All features are the same, so there are no axes to whiten; look at the backbone's training.")
     matrix = (axes * (variances.clamp_min(0) + floor).pow(power)) @ axes.T
-    return Level(centre.to(features), matrix.to(features))
+    return Whitening(centre.to(features), matrix.to(features))
 
 
 def views(images: Float[Tensor, "N C H W"], moves: Moves = MOVES) -> Iterator[Float[Tensor, "N C H W"]]:
@@ -54,8 +54,8 @@ def views(images: Float[Tensor, "N C H W"], moves: Moves = MOVES) -> Iterator[Fl
             yield wide[:, :, most - down :, most - right :][:, :, :height, :width]
 
 
-class LevelledBackbone(Backbone):
-    """A backbone with levelled features; until ``put`` was called they are centred at zero and not turned."""
+class WhitenedBackbone(Backbone):
+    """A backbone with partially whitened features; until ``put`` was called they are centred at zero and not turned."""
 
     def __init__(self, trunk: Backbone, moves: Moves = MOVES) -> None:
         super().__init__(channels=trunk.channels, feature_size=trunk.feature_size)
@@ -76,10 +76,10 @@ class LevelledBackbone(Backbone):
     def conv_norm_pairs(self) -> list[tuple[str, str]]:
         return [(f"trunk.{conv}", f"trunk.{norm}") for conv, norm in self.trunk.conv_norm_pairs()]
 
-    def put(self, level: Level) -> None:
-        """Level the features in this way from now on."""
-        self.centre.copy_(level.centre)
-        self.matrix.copy_(level.matrix)
+    def put(self, whitening: Whitening) -> None:
+        """Whiten the features in this way from now on."""
+        self.centre.copy_(whitening.centre)
+        self.matrix.copy_(whitening.matrix)
 
 
-__all__ = ["Level", "LevelledBackbone", "level_of", "views"]
+__all__ = ["WhitenedBackbone", "Whitening", "views", "whitening_of"]
