@@ -6,12 +6,12 @@ import pytest
 import safetensors.torch
 
 from e3bm.cli.main import main
-from e3bm.evaluation.metrics import BINS
-from e3bm.settings import TestSettings
-from e3bm.tracking.run_folder import RunFolder
-from e3bm.workflows.pretrain import run_pretrain
-from e3bm.workflows.test import run_test
-from e3bm.workflows.train import run_train
+from e3bm.runs.evaluation.metrics import BINS
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.settings import TestSettings
+from e3bm.runs.training.pretrain import run_pretrain
+from e3bm.runs.training.train import run_train
 from small_runs import pretrain_settings, settings
 
 KEYS = {
@@ -63,7 +63,7 @@ def test_rows_carry_everything_that_makes_them_honest(runs, capsys):
         assert 0 <= row["accuracy"] <= 100
         assert row["ci"] >= 0
         assert len(row["reliability"]["count"]) == BINS
-        assert len(row["epoch_accuracy"]) == len(row["rates"]) == len(row["weights"]) == max(row["epochs"], 1)
+        assert len(row["epoch_accuracy"]) == len(row["rates"]) == len(row["weights"]) == row["epochs"]
         assert row["parameters"] > 0
         assert RunFolder(runs / name).results()[-1]["accuracy"] == row["accuracy"]
     assert len({row["episodes_hash"] for row in rows}) == 1

@@ -12,19 +12,19 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from e3bm.assembly import build_backbone, build_learner
-from e3bm.engine import Engine
-from e3bm.tracking.progress import Silent
-from e3bm.training.meta_train import meta_step
-from e3bm.training.optimisers import build_optimiser
-from e3bm.workflows.tasks import episode_sampler, open_data
-from e3bm.workflows.train import build_tasks
+from e3bm.runs.assembly import build_backbone, build_learner
+from e3bm.runs.engine import Engine
+from e3bm.runs.progress import Silent
+from e3bm.runs.tasks import episode_sampler, open_data
+from e3bm.runs.training.meta_train import meta_step
+from e3bm.runs.training.optimisers import build_optimiser
+from e3bm.runs.training.train import build_tasks
 from small_runs import settings
 
 GOLDEN = Path(__file__).parent / "first_steps.json"
 STEPS, TASKS = 20, 2
 # SGD where a bias before batch statistics has no gradient but rounding noise, which Adam would blow up.
-SGD = {"optimiser__kind": "sgd", "optimiser__theta": 0.05, "optimiser__encoder": 0.05, "optimiser__gradient_net": 0.01}
+SGD = {"optimiser__kind": "sgd", "optimiser__theta": 0.05, "optimiser__encoder": 0.05}
 CASES = {
     "MAML": ("maml", {}),
     "MAML+E3BM": ("maml+e3bm", {}),
@@ -36,8 +36,8 @@ CASES = {
     ),
     "MTL, scale and shift": ("mtl-scaled", SGD),
     "MTL+E3BM, scale and shift": ("mtl-scaled+e3bm", SGD),
-    "SIB": ("sib", SGD),
-    "SIB+E3BM": ("sib+e3bm", SGD | {"hyperprior__setting": "transductive"}),
+    "SIB": ("sib", SGD | {"method__gradient_net_rate": 0.01}),
+    "SIB+E3BM": ("sib+e3bm", SGD | {"method__gradient_net_rate": 0.01, "hyperprior__setting": "transductive"}),
 }
 
 
@@ -52,7 +52,7 @@ def losses(folder: Path, name: str) -> list[float]:
     learner = build_learner(wanted, backbone)
     sampler = episode_sampler(data, "train", wanted.episode, wanted.seed, "training")
     tasks = build_tasks(wanted, data, backbone, sampler, Silent(), engine)
-    optimiser = build_optimiser(learner, wanted.optimiser)
+    optimiser = build_optimiser(learner, wanted.optimiser, wanted.method.learning_rates())
     found = []
     for step in range(STEPS):
         batch = tasks.load(range(step * TASKS, (step + 1) * TASKS))

@@ -4,17 +4,40 @@ MAML, MTL and SIB alone are the same loop with a constant rate and a vote for th
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.core.context import Basis
+from e3bm.core.context import Basis, Observation
 from e3bm.core.hyperprior import BoundHyperprior, Hyperprior
-from e3bm.core.readings import Observation
-from e3bm.core.trace import AdaptationTrace
 from e3bm.errors import SettingsError
+
+# What an adaptation leaves behind.
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a learner leaves behind: the query scores. A method with a loss of its own may add to it."""
+
+    scores: Float[Tensor, "T Q W"]
+
+
+@dataclass(frozen=True)
+class AdaptationTrace(Trace):
+    """What an inner loop leaves behind: the ensemble's query scores and, epoch by epoch, how it came to them.
+
+    ``rates`` and ``weights`` keep their graph (the KL term needs it); ``losses`` are detached training losses before
+    each update. ``epoch_scores`` holds every single learner's scores when they were asked for.
+    """
+
+    rates: Float[Tensor, "T M"]
+    weights: Float[Tensor, "T M"]
+    losses: Float[Tensor, "T M"]
+    epoch_scores: Float[Tensor, "T M Q W"] | None = None
+
 
 State = TypeVar("State")
 Direction = TypeVar("Direction")
@@ -23,7 +46,7 @@ Ensemble = TypeVar("Ensemble")
 
 @runtime_checkable
 class InnerProblem(Protocol[State, Direction, Ensemble]):
-    """A batch of tasks being learned. It knows its moves and nothing of rates, weights or M."""
+    """A batch of tasks being learned. It knows eight moves and nothing of rates, weights or M."""
 
     def basis(self) -> Basis:
         """What a hyperprior may see once."""

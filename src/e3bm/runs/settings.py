@@ -1,0 +1,330 @@
+"""Every setting there is, frozen and validated; the same classes serve the command line, JSON files and Python.
+
+This module imports nothing heavy: `e3bm --help` reads it.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+
+from e3bm.errors import SettingsError
+from e3bm.settings import InnerLoopSettings, MethodSettings, Settings, settings_error
+
+Split = Literal["train", "val", "test"]
+Setting = Literal["inductive", "transductive"]
+HYPERPRIOR_RATES = ("psi_rate", "psi_weight", "base_rate", "base_weight")  # learning rates that only E3BM has
+
+
+class DataSettings(Settings):
+    """Which images, and what happens to them."""
+
+    dataset: str = "glyphs"
+    """Name of a data set (`e3bm datasets` lists them); 'glyphs' comes with the package."""
+    folder: Path | None = None
+    """Folder of prepared data sets; unset: the variable E3BM_DATA, then the user's cache folder."""
+    image_size: int | None = Field(default=None, ge=8, le=512)
+    """Pixels of a side after resizing; unset: the data set's own size."""
+    recipe: str = "grey"
+    """How images are treated: grey, cifar, mtl, sib, maml, omniglot, or a registered one."""
+    normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "lite", "grey", "none"] | None = None
+    """Mean and standard deviation that are taken out of pixels; unset: the recipe's own."""
+    augment: bool = False
+    """Whether training images go through the recipe's augmentation (validation and test images never do)."""
+    rotations: bool = False
+    """Training classes also rotated by 90, 180 and 270 degrees, as new classes (Omniglot's custom)."""
+
+
+class EpisodeSettings(Settings):
+    """The shape of an episode."""
+
+    ways: int = Field(default=5, ge=2)
+    """Classes in an episode."""
+    shots: int | tuple[int, int] = 1
+    """Labelled examples per class, or a range (low, high) from which every class draws its own number."""
+    queries: int = Field(default=15, ge=1)
+    """Examples per class to be predicted."""
+
+
+class BackboneSettings(Settings):
+    """The network from image to features."""
+
+    name: str = "conv4"
+    """conv4, conv4_64, conv4_stride, resnet12, resnet18, resnet25, wrn28_10, wrn28_10_sib, or a registered one."""
+    width: float = Field(default=1.0, gt=0, le=4)
+    """Factor on all channel numbers."""
+    levelled: bool = False
+    """Features are averaged over mirrored and moved views, centred, and half whitened by the training classes: in a
+    pre-training its last stage, elsewhere for backbones that were pre-trained with it."""
+    pretrained: Path | None = None
+    """Run folder of `e3bm pretrain`, or a .safetensors file of `e3bm import-weights`, to take the weights from."""
+    adapt: Literal["frozen", "scale_shift", "full"] = "frozen"
+    """What the outer loop trains of it: nothing (features are computed once), scale and shift, or everything."""
+    batchnorm: Literal["batch", "running", "batch_then_running", "per_step"] = "running"
+    """Statistics in use: each pass's own; running averages, frozen; each pass's own in training and their running
+    averages at test (MTL as published); or running averages of each inner step (MAML)."""
+
+    @property
+    def title(self) -> str:
+        """As tables name it: resnet12 x0.5."""
+        return f"{self.name} x{self.width:g}" + " levelled" * self.levelled
+
+
+class HyperpriorSettings(Settings):
+    """Psi: where the rates alpha_m and the weights v_m come from."""
+
+    rate: Literal["constant", "learned", "frozen", "generated"] = "constant"
+    """alpha: a constant, learned per epoch, taken from another run and frozen, or generated for each task."""
+    weight: Literal["last", "equal", "learned", "frozen", "generated"] = "last"
+    """v: only the last epoch, all equal, learned, taken from another run and frozen, or generated for each task."""
+    frozen_from: Path | None = None
+    """Run folder that learned the values which 'frozen' uses."""
+    weight_start: Literal["last", "equal"] = "equal"
+    """v' before training, where it is learned or generated: (0,..,0,1) or 1/M."""
+    generator: Literal["fc", "lstm"] = "lstm"
+    """A layer of its own for each epoch, or an LSTM over epochs."""
+    setting: Setting = "inductive"
+    """Whether the generator also sees the unlabelled queries."""
+    summary: Literal["stats", "class_mean", "flat", "rms"] = "stats"
+    """How the gradient is shown to the generator."""
+    embedding: bool = False
+    """Whether the mean embedding is shown too (not with 'stats', which replaces it)."""
+    mixing: Literal["scaled", "residual", "convex", "literal"] = "scaled"
+    """How base value and generated difference combine."""
+    mixing_fraction: float = Field(default=1e-4, gt=0, lt=1)
+    """lambda of the residual, convex and literal rules."""
+    hidden: int = Field(default=8, ge=1)
+    """LSTM state size."""
+    readout: bool = True
+    """A linear layer after the LSTM, starting at zero; without it the hidden state is the difference."""
+    separate: bool = False
+    """Two LSTMs, for alpha and for v, instead of one for both."""
+    constrained: bool = False
+    """Keep trained alpha and v inside (0, 1)."""
+    detach: bool = False
+    """Stop gradients at the generator's inputs."""
+    kl: float = Field(default=0.0, ge=0)
+    """Coefficient of the KL term between generated and base values."""
+
+    @property
+    def generated(self) -> bool:
+        return "generated" in (self.rate, self.weight)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if "frozen" in (self.rate, self.weight) and self.frozen_from is None:
+            raise ValueError("a frozen schedule needs frozen_from, the run folder that learned the values")
+        if self.summary == "stats" and self.embedding:
+            raise ValueError("the 'stats' summary replaces the embedding; set embedding off or choose another summary")
+        if self.mixing == "scaled" and self.weight == "generated" and self.weight_start == "last":
+            raise ValueError("a zero cannot be scaled: with mixing 'scaled' use weight_start 'equal'")
+        return self
+
+
+class OptimiserSettings(Settings):
+    """The outer loop's steps."""
+
+    kind: Literal["adam", "sgd"] = "adam"
+    """SGD has Nesterov momentum 0.9."""
+    steps: int = Field(default=1000, ge=1)
+    """Meta-steps in all."""
+    tasks: int = Field(default=4, ge=1)
+    """Tasks in a meta-batch, over all processes."""
+    theta: float = Field(default=1e-3, ge=0)
+    """Learning rate of what a method has beside its encoder: where learners start, or all of an adapted network."""
+    encoder: float = Field(default=1e-4, ge=0)
+    """Learning rate of scale, shift and BatchNorm, or of a fully trained backbone."""
+    psi_rate: float = Field(default=1e-3, ge=0)
+    """Learning rate of the generator of alpha (of the joint generator, too)."""
+    psi_weight: float = Field(default=1e-3, ge=0)
+    """Learning rate of the generator of v, where it is separate."""
+    base_rate: float = Field(default=1e-3, ge=0)
+    """Learning rate of alpha'."""
+    base_weight: float = Field(default=1e-3, ge=0)
+    """Learning rate of v'."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """L2 decay on everything that is trained."""
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    """How learning rates fall."""
+    step_every: int = Field(default=1000, ge=1)
+    """Meta-steps between falls of the 'step' schedule."""
+    step_factor: float = Field(default=0.5, gt=0, le=1)
+    """Factor of each fall."""
+    clip: float | None = Field(default=10.0, gt=0)
+    """Bound on the norm of all gradients together; unset: none."""
+    clip_elements: float | None = Field(default=None, gt=0)
+    """Bound on every element of the gradient, as MAML was published with; unset: none."""
+
+
+class ValidationSettings(Settings):
+    """How the best checkpoint is found."""
+
+    split: Split = "val"
+    """Classes on which the best is chosen: val, or train for data without validation classes; test is refused."""
+    every: int = Field(default=250, ge=1)
+    """Meta-steps between validations."""
+    episodes: int = Field(default=200, ge=1)
+    """The same fixed episodes every time."""
+
+
+class MachineSettings(Settings):
+    """Where it runs; none of this changes what is computed, up to rounding."""
+
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    """cuda (with nccl between processes) and mps are untested."""
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
+    """bfloat16 is autocast around a backbone that is trained (not in MAML); on cuda and mps it is untested."""
+    threads: int = Field(default=1, ge=1)
+    """Threads per process; for small tasks two processes beat two threads."""
+    engine: Literal["torch", "fabric"] = "torch"
+    """Who brings processes together: torch as torchrun starts it, or Lightning Fabric, which knows SLURM as well."""
+
+
+class TrainSettings(Settings):
+    """Meta-training: Algorithm 1."""
+
+    data: DataSettings = DataSettings()
+    episode: EpisodeSettings = EpisodeSettings()
+    backbone: BackboneSettings = BackboneSettings()
+    method: SerializeAsAny[MethodSettings] = Field(default_factory=lambda: _method_of({}))
+    """Which method, and its own options; its file in `e3bm.methods` has them."""
+    hyperprior: HyperpriorSettings = HyperpriorSettings()
+    optimiser: OptimiserSettings = OptimiserSettings()
+    validation: ValidationSettings = ValidationSettings()
+    machine: MachineSettings = MachineSettings()
+    seed: int = Field(default=0, ge=0)
+    """Initial values and training episodes."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Meta-steps between checkpoints (also at every validation)."""
+    name: str = ""
+    """What tables call this run; unset: from the method and its hyperprior."""
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _chosen_by_name(cls, value: Any) -> Any:
+        """The settings class is the method's own, found by its name."""
+        return _method_of(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        plain = self.hyperprior.rate == "constant" and self.hyperprior.weight == "last"
+        title, inner = self.method.title, self.inner
+        if inner is None and self.hyperprior != HyperpriorSettings():
+            raise ValueError(f"{title} has no inner epochs, so there is no alpha and no v to set; leave out hyperprior")
+        if inner is not None and inner.test_epochs not in (None, inner.epochs) and not plain:
+            raise ValueError("method.test_epochs is for plain methods: learned alpha and v have exactly M values")
+        needs = self.method.needs
+        for setting, found, possible in (
+            ("backbone.adapt", self.backbone.adapt, needs.backbone),
+            ("backbone.batchnorm", self.backbone.batchnorm, needs.batchnorm),
+            ("machine.precision", self.machine.precision, needs.precision),
+        ):
+            if found not in possible:
+                reason = needs.reasons.get(setting, f"{title} does not work with {setting} '{found}'")
+                raise ValueError(f"{reason}; set {setting} to {' or '.join(possible)}")
+        if self.backbone.adapt == "frozen" and self.backbone.batchnorm != "running":
+            raise ValueError("a frozen backbone has running statistics; set backbone.batchnorm to running")
+        if self.backbone.adapt == "frozen" and self.data.augment:
+            raise ValueError("features of a frozen backbone are computed once; set data.augment off or adapt it")
+        return self
+
+    @property
+    def inner(self) -> InnerLoopSettings | None:
+        """The method's settings if it has an inner loop."""
+        return self.method if isinstance(self.method, InnerLoopSettings) else None
+
+    @property
+    def test_epochs(self) -> int | None:
+        """Number of inner updates at test where it is not that of training."""
+        return None if self.inner is None else self.inner.test_epochs
+
+    @property
+    def title(self) -> str:
+        """What tables call this run."""
+        if self.name:
+            return self.name
+        plus = "+E3BM" if self.hyperprior.generated else ""
+        return f"{self.method.title}{plus}"
+
+
+def _method_of(values: dict[str, Any]) -> MethodSettings:
+    """Settings of the method that the values name, ours or a plug-in's; its file is imported now, and torch with it."""
+    from e3bm.methods import DEFAULT_METHOD, METHODS
+
+    name = values.get("name", DEFAULT_METHOD)
+    kind: type[MethodSettings] | None = getattr(METHODS[name], "settings", None)
+    if kind is None:
+        raise SettingsError(f"The method '{name}' has no settings class; docs/how_to/own_method.md shows one.")
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise settings_error(error, "method") from None
+
+
+class PretrainSettings(Settings):
+    """Many-shot classification of the meta-training classes."""
+
+    data: DataSettings = DataSettings(augment=True)
+    backbone: BackboneSettings = BackboneSettings(adapt="full")
+    machine: MachineSettings = MachineSettings()
+    classifier: Literal["linear", "cosine"] = "linear"
+    """Head over the training classes; the cosine head has a learned scale."""
+    epochs: int = Field(default=10, ge=1)
+    """Passes over the training images."""
+    batch: int = Field(default=128, ge=2)
+    """Images per step."""
+    rate: float = Field(default=0.1, gt=0)
+    """(Peak) learning rate of SGD with Nesterov momentum 0.9."""
+    weight_decay: float = Field(default=5e-4, ge=0)
+    """L2 decay."""
+    schedule: Literal["one_cycle", "step", "warmup_step"] = "one_cycle"
+    """One cycle up and down; falls by step_factor every step_every epochs; or the latter after a linear warm-up."""
+    warmup: int = Field(default=0, ge=0)
+    """Steps of warm-up of 'warmup_step'."""
+    step_every: int = Field(default=30, ge=1)
+    """Epochs between falls."""
+    step_factor: float = Field(default=0.2, gt=0, le=1)
+    """Factor of each fall."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the target spread over all classes."""
+    episode: EpisodeSettings = EpisodeSettings()
+    """Validation episodes: nearest class mean by cosine."""
+    validation: ValidationSettings = ValidationSettings(every=1, episodes=200)
+    """Here ``every`` counts epochs."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Steps between checkpoints."""
+    seed: int = Field(default=0, ge=0)
+    """Initial values, order and augmentation."""
+
+
+class TestSettings(Settings):
+    """Accuracy on a fixed, hashed list of episodes."""
+
+    __test__ = False  # not a test class
+
+    dataset: str | None = None
+    """Another data set than in training; unset: the run's own."""
+    folder: Path | None = None
+    """Folder of prepared data sets; unset: the variable E3BM_DATA, then the user's cache folder."""
+    recipe: str | None = None
+    """Another treatment of images than in training; unset: the run's own."""
+    split: Split = "test"
+    """Which classes."""
+    ways: int | None = Field(default=None, ge=2)
+    """Classes in an episode; unset: as in training."""
+    shots: int | tuple[int, int] | None = None
+    """Labelled examples per class; unset: as in training."""
+    queries: int | None = Field(default=None, ge=1)
+    """Examples per class to be predicted; unset: as in training (the original MAML has as many as shots)."""
+    episodes: int = Field(default=600, ge=2)
+    """How many episodes."""
+    seed: int = Field(default=1234, ge=0)
+    """Which episodes; the same seed gives the same list for every model."""
+    batch: int = Field(default=16, ge=1)
+    """Tasks at a time; no influence on results."""
+    allow_seen: bool = False
+    """Test on another data set although some of its classes have the names of training classes; the result says so."""
+    device: Literal["cpu", "cuda", "mps"] | None = None
+    """Where the model runs; unset: where it was trained."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads per process; unset: as in training."""
