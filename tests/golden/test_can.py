@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.methods.can import CanT, most_confident
 from e3bm.methods.head_norm import HeadNorm
 

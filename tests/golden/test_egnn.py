@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
 from e3bm.core.learner import MetaLearner
 from e3bm.core.schedules import Constant, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.methods import ReadyFeatures
 from e3bm.methods.egnn import Egnn
 from e3bm.methods.head_norm import HeadNorm

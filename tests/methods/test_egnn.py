@@ -7,13 +7,11 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, leaky_relu
 
 from e3bm.core.adapt import InnerProblem
-from e3bm.core.context import ClassMean, Context, Stats
+from e3bm.core.context import ClassMean, Context, Observation, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, Method
-from e3bm.core.losses import meta_loss
-from e3bm.core.readings import Observation
+from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, Learned
-from e3bm.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods import ReadyFeatures
 from e3bm.methods.egnn import Egnn

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from e3bm.core.context import Basis
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods.base import Encoder
 from e3bm.methods.head_norm import NormedLinear
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.labelled import LabelledSupport
 
 Setting = Literal["inductive", "transductive"]
 SLOPE = 0.01  # of the leaky ReLU
