@@ -7,7 +7,6 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float, Float32
 
-from e3bm.data.progress import ProgressCallback
 from e3bm.data.read.photos import Photo, as_photos
 from e3bm.errors import DataError
 from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restored
@@ -27,6 +26,7 @@ from e3bm.fewshot.support_set import (
     photos_of,
     read_shots,
 )
+from e3bm.progress import Progress
 
 
 class FewShotClassifier:
@@ -60,7 +60,7 @@ class FewShotClassifier:
         labels: Sequence[object] | None = None,
         *,
         skip_unreadable: bool = False,
-        progress: ProgressCallback | None = None,
+        progress: Progress | None = None,
     ) -> "FewShotClassifier":
         """Learn from a folder with a subfolder per class, a mapping from classes to photos, or photos and labels."""
         with opened_source(source, labels) as photos:

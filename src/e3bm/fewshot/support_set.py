@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Float32, Int64
 
-from e3bm.data.progress import ProgressCallback, Reporter
 from e3bm.data.read.photos import Photo, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
+from e3bm.progress import Progress, Silent, stage
 
 LONGEST_NAME = 200
 MOST_SHOWN = 3
@@ -208,31 +208,31 @@ def read_shots(
     extractor: FeatureExtractor,
     *,
     skip_unreadable: bool = False,
-    progress: ProgressCallback | None = None,
+    progress: Progress | None = None,
 ) -> ReadShots:
     """The features of all photos; those that cannot be read are named together."""
     for name, some in photos.items():
         check_class_name(name)
         if not some:
             raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
-    total = sum(map(len, photos.values()))
-    reporter, done = Reporter(progress, "features", total), 0
+    progress, done = progress or Silent(), 0
     shots, failures = {}, []
-    for name, some in photos.items():
-        names = [photo_name(photo, other) for photo, other in zip(some, numbered(name, len(some)), strict=True)]
-        rows, kept = [], []
-        for shown, row in zip(names, extractor.each(some, names), strict=True):
-            done += 1
-            reporter.at(done)
-            if isinstance(row, DataError):
-                failures.append(str(row))
-            else:
-                rows.append(row)
-                kept.append(shown)
-        if rows:
-            shots[name] = Shots(np.stack(rows), tuple(kept))
-        elif skip_unreadable:
-            raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
+    with stage(progress, "features", sum(map(len, photos.values()))):
+        for name, some in photos.items():
+            names = [photo_name(photo, other) for photo, other in zip(some, numbered(name, len(some)), strict=True)]
+            rows, kept = [], []
+            for photo, row in zip(names, extractor.each(some, names), strict=True):
+                done += 1
+                progress.advance(done)
+                if isinstance(row, DataError):
+                    failures.append(str(row))
+                else:
+                    rows.append(row)
+                    kept.append(photo)
+            if rows:
+                shots[name] = Shots(np.stack(rows), tuple(kept))
+            elif skip_unreadable:
+                raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
     if failures and not skip_unreadable:
         more = f" {len(failures) - 1} more cannot be used either." if len(failures) > 1 else ""
         raise DataError(f"{failures[0]} Remove or replace it.{more}")

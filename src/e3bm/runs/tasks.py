@@ -11,16 +11,16 @@ from torch import Tensor
 
 from e3bm.backbones import Backbone, encode, fold_batchnorm
 from e3bm.core.episode import EpisodeSpec
-from e3bm.data.episodes.loader import TaskLoader
+from e3bm.data.episodes.loader import ImageTasks
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.pixels.recipes import RECIPES
 from e3bm.data.source import data_folder, open_dataset
 from e3bm.data.store.features import FeatureCache, FeatureTasks, embed_images, feature_key
 from e3bm.data.store.image_set import ImageSet, RotatedClasses
+from e3bm.progress import Progress, stage
 from e3bm.runs.assembly import weights_digest
 from e3bm.runs.engine import Engine
-from e3bm.runs.progress import Progress, shown
 from e3bm.runs.settings import DataSettings, EpisodeSettings
 
 
@@ -69,10 +69,10 @@ def episode_sampler(data: OpenData, split: str, episode: EpisodeSettings, seed: 
     return EpisodeSampler.of_split(data.images, split, spec, seed, stream=stream)
 
 
-def image_tasks(data: OpenData, sampler: EpisodeSampler, *, augment: bool, dtype: torch.dtype) -> TaskLoader:
+def image_tasks(data: OpenData, sampler: EpisodeSampler, *, augment: bool, dtype: torch.dtype) -> ImageTasks:
     """Tasks of images."""
     pipeline = data.training if augment else data.evaluation
-    return TaskLoader(data.images, sampler, pipeline, batches=(), seed=sampler.seed, dtype=dtype)
+    return ImageTasks(data.images, sampler, pipeline, seed=sampler.seed, dtype=dtype)
 
 
 def feature_tasks(
@@ -97,7 +97,7 @@ def feature_tasks(
     if engine.any(features is None):
         mine = positions[engine.rank :: engine.world]
         embed = _embedder(backbone, data.evaluation, engine.device)
-        with shown(progress, f"features of {data.images.name}", len(positions)):
+        with stage(progress, f"features of {data.images.name}", len(positions)):
             found = embed_images(data.images, mine, embed, lambda done: progress.advance(done * engine.world))
             features = engine.gather(torch.from_numpy(found), len(positions)).numpy()
             progress.advance(len(positions))

@@ -25,11 +25,11 @@ from e3bm.fewshot.prior.file import save_prior
 from e3bm.fewshot.prior.learner import build_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
+from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.evaluation.metrics import accuracies, negative_log_likelihoods
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import held, read_json, write_bytes, write_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Progress, Silent, shown
 from e3bm.runs.settings import OptimiserSettings
 from e3bm.runs.training.optimisers import build_optimiser, schedule_factor
 
@@ -170,7 +170,7 @@ def _trained(
 
     together = name == "together"
     draw = partial(draw_batches, pools, BATCH_SHAPES, optimiser.tasks) if together else None
-    with shown(progress, f"{name} prior", optimiser.steps):
+    with stage(progress, f"{name} prior", optimiser.steps):
         train_prior(
             learner,
             pools,
@@ -192,7 +192,7 @@ def _trust(
     kept = run.path / "trust.json"
     if kept.exists():
         return TrustPrior.from_json(read_json(kept))
-    with shown(progress, "numbers of trust", len(pools) * len(SHOTS) * settings.trust_tasks):
+    with stage(progress, "numbers of trust", len(pools) * len(SHOTS) * settings.trust_tasks):
         double = build_prior(settings.votes, epochs=settings.epochs).double().requires_grad_(False)
         double.load_state_dict(learner.state_dict())
         advance: Callable[[int], None] = progress.advance

@@ -12,6 +12,7 @@ from e3bm.core.learner import DirectLearner, Learner
 from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
 from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
+from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.comparison import NOT_PAIRED, Row, Tested, aggregate, baseline_group_of, group_of, pair
@@ -23,7 +24,6 @@ from e3bm.runs.folder.checkpoint import Checkpoints, Which
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import in_turn
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Progress, Silent, shown
 from e3bm.runs.settings import (
     DataSettings,
     EpisodeSettings,
@@ -226,7 +226,7 @@ def _open_exam(
 
 def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress: Progress, engine: Engine) -> Tested:
     exam, learner = subject.exam, subject.learner
-    with shown(progress, f"test {subject.labels['method']}", settings.episodes):
+    with stage(progress, f"test {subject.labels['method']}", settings.episodes):
         found = evaluate(
             learner,
             subject.tasks,

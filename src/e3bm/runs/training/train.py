@@ -6,12 +6,12 @@ import torch
 
 from e3bm.backbones import Backbone
 from e3bm.data.episodes.sampler import EpisodeSampler
+from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, weights_digest
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
 from e3bm.runs.folder.run_folder import RunFolder, opened
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 from e3bm.runs.training.meta_train import meta_train
