@@ -9,18 +9,22 @@ Differences of nodes are symmetric, so that the edge network sees each pair once
 Similarity and dissimilarity of an edge add up to 1; both are kept, because 1 - x forgets digits where x is close to 1.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts
 from e3bm.methods.head_norm import NormedLinear
 from e3bm.methods.heads.labelled import LabelledSupport
 
@@ -103,7 +107,44 @@ class Layout:
         self.pair_counts: Float[Tensor, "T G P"] = twice * self.node_counts[..., first] * self.node_counts[..., second]
 
 
-class Egnn(nn.Module):
+class EgnnSettings(InnerLoopSettings):
+    """EGNN: a graph of support and queries, whose layers are the epochs."""
+
+    title = "EGNN"
+
+    name: Literal["egnn"] = "egnn"
+    epochs: int = Field(default=3, ge=1, le=1000)
+    """Layers of the graph network."""
+    test_epochs: None = None
+    """There are as many layers at test as were trained."""
+    rate: float = Field(default=1.0, gt=0)
+    """How far edges move from one layer's to the next; 1: as published."""
+    order: Literal["second"] = "second"
+    """Layers are no gradients: there is no other order."""
+    graph: Setting = "transductive"
+    """One graph with all queries, or a graph of its own for each query."""
+    hidden: int = Field(default=96, ge=1)
+    """Features of nodes and edges after a layer."""
+    embedding: int | None = Field(default=128, ge=1)
+    """Size of the linear layer between features and graph; unset: none."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of channels that all layers but the last drop in training."""
+
+    @property
+    def transductive(self) -> bool:  # type: ignore[override]  # here it depends on an option
+        """Whether a prediction uses the other queries."""
+        return self.graph == "transductive"
+
+
+@dataclass(frozen=True)
+class EgnnTrace(AdaptationTrace):
+    """The trace of a training step: with the loss of every layer's edges."""
+
+    edge_losses: Float[Tensor, " M"] | None = None
+
+
+@METHODS.register("egnn")
+class Egnn(InnerLoopMethod):
     """A graph layer is an epoch of the inner loop.
 
     The rate says how far the edges move from the last layer's to this layer's own: 1 is the published network, 0 leaves
@@ -111,6 +152,8 @@ class Egnn(nn.Module):
     last vote this is EGNN. In training each task is normalised by its own graphs, not by all tasks' together as
     published.
     """
+
+    settings = EgnnSettings
 
     def __init__(
         self,
@@ -140,6 +183,17 @@ class Egnn(nn.Module):
             for number, size in enumerate(sizes, 1)
         )
 
+    @classmethod
+    def from_settings(cls, settings: EgnnSettings, parts: Parts) -> "Egnn":
+        return cls(
+            parts.encoder,
+            setting=settings.graph,
+            layers=settings.epochs,
+            hidden=settings.hidden,
+            embedding=settings.embedding,
+            dropout=settings.dropout,
+        )
+
     @property
     def transductive(self) -> bool:
         return self.setting == "transductive"
@@ -162,19 +216,30 @@ class Egnn(nn.Module):
         problem = self.problem(batch, observed=False)
         return problem.class_scores(problem.all_layers()[-1])
 
-    def training_loss(self, batch: TaskBatch) -> Float[Tensor, ""]:
-        """The published loss: of the edges of every layer, half for all but the last, divided by their number."""
-        problem = self.problem(batch, observed=False)
-        losses = torch.stack([problem.edge_loss(edges) for edges in problem.all_layers()])
-        return (losses.sum() + losses[-1]) / (2 * len(losses))
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+        """The published loss of the layers' edges.
+
+        Edges know nothing of votes: where those are trained, the cross-entropy of the ensemble's scores is added.
+        """
+        assert batch.query_labels is not None
+        if not isinstance(trace, EgnnTrace) or trace.edge_losses is None:
+            return meta_loss(trace.scores, batch.query_labels)
+        loss = over_layers(trace.edge_losses)
+        return loss + meta_loss(trace.scores, batch.query_labels) if trace.weights.requires_grad else loss
+
+
+def over_layers(losses: Float[Tensor, " M"]) -> Float[Tensor, ""]:
+    """Half of every layer's loss but all of the last one's, divided by the number of layers."""
+    return (losses.sum() + losses[-1]) / (2 * len(losses))
 
 
 class GraphState(NamedTuple):
-    """Nodes, edges (similarity and dissimilarity), and how many layers they have passed."""
+    """Nodes, edges (similarity and dissimilarity), how many layers they have passed, in training each one's loss."""
 
     nodes: Float[Tensor, "T G N F"]
     edges: Float[Tensor, "T G 2 N N"]
     passed: int
+    losses: tuple[Float[Tensor, ""], ...] = ()
 
 
 class GraphDirection(NamedTuple):
@@ -266,8 +331,10 @@ class GraphProblem:
     def step(self, state: GraphState, direction: GraphDirection, rate: Float[Tensor, " T"]) -> GraphState:
         # lerp is the end itself where the rate is 1: the published layer to the last digit. Only beyond 1 can edges
         # leave [0, 1]; there they stop.
-        edges = torch.lerp(state.edges, direction.edges, rate.view(-1, 1, 1, 1, 1))
-        return GraphState(direction.nodes, edges.clamp(SMALLEST, 1), state.passed + 1)
+        edges = torch.lerp(state.edges, direction.edges, rate.view(-1, 1, 1, 1, 1)).clamp(SMALLEST, 1)
+        trained = self.method.training and self.batch.query_labels is not None
+        losses = (*state.losses, self.edge_loss(edges)) if trained else ()
+        return GraphState(direction.nodes, edges, state.passed + 1, losses)
 
     def vote(
         self, ensemble: Float[Tensor, "T Q W"], state: GraphState, weight: Float[Tensor, " T"]
@@ -276,6 +343,13 @@ class GraphProblem:
 
     def scores(self, ensemble: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
         return ensemble
+
+    def remember(self, trace: AdaptationTrace, state: GraphState) -> AdaptationTrace:
+        """The trace, in training with the losses of the edges."""
+        if not state.losses:
+            return trace
+        parts = trace.rates, trace.weights, trace.losses, trace.epoch_scores
+        return EgnnTrace(trace.scores, *parts, edge_losses=torch.stack(state.losses))
 
     def all_layers(self) -> list[Float[Tensor, "T G 2 N N"]]:
         """The edges after every layer of the published network."""
