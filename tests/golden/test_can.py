@@ -10,9 +10,9 @@ from torch import nn
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner, meta_loss
+from e3bm.core.learner import DirectLearner, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
-from e3bm.methods.can import CanT, most_confident
+from e3bm.methods.can import Can, CanT, most_confident
 from e3bm.methods.head_norm import HeadNorm
 
 HERE = Path(__file__).parent / "systems"
@@ -55,10 +55,10 @@ def load(name):
     return {key: torch.from_numpy(np.asarray(value)) for key, value in np.load(HERE / f"{name}.npz").items()}
 
 
-def published(data, *, joint=False):
+def published(data, kind=CanT, *, joint=False):
     hidden, positions = data["weights.first.weight"].shape[:2]
     classes, channels = data["weights.classifier.weight"].shape[:2]
-    method = CanT(
+    method = kind(
         ReadyMaps(),
         channels=channels,
         positions=positions,
@@ -80,8 +80,8 @@ def published(data, *, joint=False):
 
 def tasks(data):
     support, query = (data[name].clone().requires_grad_() for name in ("support", "query"))
-    batch = TaskBatch(support, data["support_labels"], query, data["query_labels"], int(data["ways"]))
-    return batch, data["classes"].gather(1, data["query_labels"])
+    classes = (data["classes"].gather(1, data[f"{part}_labels"]) for part in ("support", "query"))
+    return TaskBatch(support, data["support_labels"], query, data["query_labels"], int(data["ways"]), None, *classes)
 
 
 def check_gradients(method, batch, data, prefix):
@@ -97,7 +97,7 @@ def check_gradients(method, batch, data, prefix):
 @pytest.mark.parametrize("name", FILES)
 def test_scores_in_tests(name):
     data = load(name)
-    method, (batch, _) = published(data).eval(), tasks(data)
+    method, batch = published(data).eval(), tasks(data)
     scores = method.scores(batch)
     close(scores, data["test_scores"])
     loss = meta_loss(scores, batch.query_labels)
@@ -110,12 +110,12 @@ def test_scores_in_tests(name):
 @pytest.mark.parametrize("name", FILES)
 def test_training_losses(name, mode):
     data = load(name)
-    method, (batch, numbers) = published(data, joint=mode == "joint"), tasks(data)
+    method, batch = published(data, joint=mode == "joint"), tasks(data)
     method.train(mode != "running")
     classes, query = method.maps(batch)
     looks = method.look(classes, query)
     close(method.dense_scores(looks, query), data[f"{mode}_dense_scores"].flatten(3))
-    losses = method.losses(looks, query, batch.query_labels, numbers)
+    losses = method.losses(looks, query, batch)
     close(losses.dense, data[f"{mode}_nearest_loss"])
     close(losses.overall, data[f"{mode}_global_loss"])
     loss = method.total(losses)
@@ -124,17 +124,23 @@ def test_training_losses(name, mode):
     check_gradients(method, batch, data, mode)
 
 
+@pytest.mark.parametrize("kind", [Can, CanT])
 @pytest.mark.parametrize("name", FILES)
-def test_the_loss_is_the_sum_of_its_parts(name):
+def test_both_train_on_the_published_loss(name, kind):
     data = load(name)
-    batch, numbers = tasks(data)
-    close(published(data).train().training_loss(batch, numbers), data["alone_loss"])
+    method, batch = published(data, kind), tasks(data)
+    learner = DirectLearner(method) if kind is Can else MetaLearner(method, Hyperprior(Constant(1.0), LastOnly()), 2)
+    learner.double().train()
+    loss = learner.training_loss(learner(batch), batch, 0.0)
+    close(loss, data["alone_loss"])
+    loss.backward()
+    check_gradients(method, batch, data, "alone")
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_running_averages_move_as_published(name):
     data = load(name)
-    method, (batch, _) = published(data, joint=True).train(), tasks(data)
+    method, batch = published(data, joint=True).train(), tasks(data)
     method.scores(batch)
     commit_statistics(method, pop_statistics(method))
     close(method.attention.first.norm.running_mean, data["joint_running_mean"])
@@ -144,7 +150,7 @@ def test_running_averages_move_as_published(name):
 @pytest.mark.parametrize("name", FILES)
 def test_rounds(name):
     data = load(name)
-    method, (batch, _) = published(data).eval(), tasks(data)
+    method, batch = published(data).eval(), tasks(data)
     problem = method.begin(batch)
     state, one = problem.start(), torch.ones(len(batch), dtype=torch.float64)
     close(state.scores, data["transductive_scores"][:, 0])
@@ -160,7 +166,7 @@ def test_rounds(name):
 @pytest.mark.parametrize("name", FILES)
 def test_constant_rate_one_and_the_last_vote_are_can_t(name):
     data = load(name)
-    batch, _ = tasks(data)
+    batch = tasks(data)
     learner = MetaLearner(published(data), Hyperprior(Constant(1.0), LastOnly()), 2).double().eval()
     trace = learner(batch, every_epoch=True)
     close(trace.scores, data["transductive_scores"][:, -1])

@@ -1,20 +1,23 @@
 """CAN and CAN+T: cross attention against its definition, its limits and its symmetries."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from e3bm.core.adapt import InnerProblem
+from e3bm.core.adapt import AdaptationTrace, InnerProblem, Trace
 from e3bm.core.context import ClassMean, Context, Observation, Stats
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, Method, meta_loss
+from e3bm.core.learner import DirectLearner, InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, Learned
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods import NearestMean
-from e3bm.methods.can import Can, CanT, chosen_by_round, most_confident
+from e3bm.methods.base import Parts
+from e3bm.methods.can import Can, CanSettings, CanT, CanTSettings, chosen_by_round, most_confident
 
 CHANNELS, SIDE, WAYS, SHOTS, QUERIES, CLASSES = 5, 2, 3, 2, 7, 8
 POSITIONS = SIDE * SIDE
@@ -63,6 +66,17 @@ def class_numbers(tasks):
     return (tasks.query_labels * 2 + 1).contiguous()
 
 
+def numbered(tasks):
+    """The same tasks with the numbers of their classes."""
+    return replace(tasks, query_classes=class_numbers(tasks))
+
+
+def own_loss(method, tasks):
+    """CAN's training loss."""
+    classes, query = method.maps(tasks)
+    return method.total(method.losses(method.look(classes, query), query, tasks))
+
+
 def attention_of_a_pair(method, first, second):
     """Attention over the positions of the first map [C, P], as the paper writes it."""
     layer = method.attention
@@ -107,10 +121,10 @@ def test_all_pairs_at_once_are_the_pairs_one_by_one():
     scores, dense, overall = slow(method, tasks, tasks.query_labels, class_numbers(tasks))
     close(method.scores(tasks), scores)
     classes, query = method.maps(tasks)
-    losses = method.losses(method.look(classes, query), query, tasks.query_labels, class_numbers(tasks))
+    losses = method.losses(method.look(classes, query), query, numbered(tasks))
     close(losses.dense, dense)
     close(losses.overall, overall)
-    close(method.training_loss(tasks, class_numbers(tasks)), overall + dense / 2)
+    close(own_loss(method, numbered(tasks)), overall + dense / 2)
 
 
 def test_attention_is_a_distribution_over_positions():
@@ -163,7 +177,7 @@ def answers(method, tasks):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_tasks_queries_classes_and_shots_may_change_places(training):
-    method, tasks = can(CanT).train(training), batch()
+    method, tasks = can(CanT, classes=0).train(training), batch()
     rows, shots, names = torch.randperm(QUERIES), torch.randperm(WAYS * SHOTS), torch.tensor([2, 0, 1])
     shuffled = TaskBatch(
         tasks.support[:, shots].flip(0),
@@ -174,13 +188,12 @@ def test_tasks_queries_classes_and_shots_may_change_places(training):
     )
     for found, before in zip(answers(method, shuffled), answers(method, tasks), strict=True):
         close(found.flip(0)[:, :, names], before[:, rows], 1e-10)
-    method.classifier = None
-    close(method.training_loss(shuffled), method.training_loss(tasks), 1e-10)
+    close(own_loss(method, shuffled), own_loss(method, tasks), 1e-10)
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_tasks_do_not_know_of_one_another(training):
-    method, tasks = can(CanT).train(training), batch(3)
+    method, tasks = can(CanT).train(training), numbered(batch(3))
     together = answers(method, tasks)
     alone = [answers(method, tasks.tasks(task, task + 1)) for task in range(3)]
     for kind in range(2):
@@ -202,9 +215,9 @@ def test_query_labels_serve_the_training_loss_only():
     other = TaskBatch(tasks.support, tasks.support_labels, tasks.query, (tasks.query_labels + 1) % WAYS, WAYS)
     for found, expected in zip(answers(method, tasks), answers(method, other), strict=True):
         assert torch.equal(found, expected)
-    numbers = class_numbers(tasks)
+    tasks, other = (replace(each, query_classes=class_numbers(tasks)) for each in (tasks, other))
     with torch.no_grad():
-        assert abs(float(method.training_loss(tasks, numbers) - method.training_loss(other, numbers))) > 1e-3
+        assert abs(float(own_loss(method, tasks) - own_loss(method, other))) > 1e-3
 
 
 def test_can_looks_at_queries_one_by_one_and_can_t_does_not():
@@ -275,7 +288,7 @@ def test_it_opens_tasks_for_learning():
     method = can(CanT)
     problem = method.begin(batch())
     state = problem.start()
-    assert isinstance(method, Method)
+    assert isinstance(method, InnerLoopMethod)
     assert isinstance(problem, InnerProblem)
     assert isinstance(problem.observe(state, problem.direction(state)), Observation)
 
@@ -298,17 +311,16 @@ def test_what_a_hyperprior_sees():
 @pytest.mark.parametrize("training", [False, True])
 def test_derivatives(training):
     """At a high temperature, where differences are small numbers; rounds choose the same queries throughout."""
-    method, tasks = can(CanT, temperature=0.5).train(training), batch(shots=1, queries=3)
+    method, tasks = can(CanT, temperature=0.5).train(training), numbered(batch(shots=1, queries=3))
     learner = MetaLearner(method, Hyperprior(Learned([0.7, 0.9]), Learned([0.4, 0.6])), 2).double().train(training)
     names = [name for name, parameter in learner.named_parameters() if "classifier" not in name]
 
     def loss(support, query, *values):
-        moved = TaskBatch(support, tasks.support_labels, query, tasks.query_labels, WAYS)
+        moved = replace(tasks, support=support, query=query)
         return functional_call(learner, dict(zip(names, values, strict=True)), (moved,)).scores
 
     def training_loss(support, query):
-        moved = TaskBatch(support, tasks.support_labels, query, tasks.query_labels, WAYS)
-        return method.training_loss(moved, class_numbers(tasks))
+        return own_loss(method, replace(tasks, support=support, query=query))
 
     inputs = [maps.requires_grad_() for maps in (tasks.support, tasks.query)]
     values = [dict(learner.named_parameters())[name].detach().clone().requires_grad_() for name in names]
@@ -322,7 +334,7 @@ def test_empty_positions_have_finite_derivatives():
     tasks.support[..., 0, 0] = 0.0
     tasks.query[..., 1, 1] = 0.0
     inputs = [maps.requires_grad_() for maps in (tasks.support, tasks.query)]
-    loss = method.training_loss(tasks, class_numbers(tasks)) + answers(method, tasks)[1].sum()
+    loss = own_loss(method, numbered(tasks)) + answers(method, tasks)[1].sum()
     assert all(torch.isfinite(gradient).all() for gradient in torch.autograd.grad(loss, inputs))
 
 
@@ -341,14 +353,14 @@ def test_maps_of_another_size_are_refused():
 def test_the_classifier_needs_class_numbers():
     tasks = batch()
     with pytest.raises(DataError, match="number among them"):
-        can().training_loss(tasks)
+        own_loss(can(), tasks)
     unlabelled = TaskBatch(tasks.support, tasks.support_labels, tasks.query, None, WAYS)
     with pytest.raises(DataError, match="labels of the queries"):
-        can().training_loss(unlabelled)
+        own_loss(can(), unlabelled)
     without = can(classes=0)
     classes, query = without.maps(tasks)
-    dense = without.losses(without.look(classes, query), query, tasks.query_labels, None).dense
-    close(without.training_loss(tasks), dense / 2)
+    dense = without.losses(without.look(classes, query), query, tasks).dense
+    close(own_loss(without, tasks), dense / 2)
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"positions": 0}, {"classes": -1}])
@@ -360,3 +372,31 @@ def test_impossible_sizes_are_refused(wrong):
 def test_a_share_is_a_share():
     with pytest.raises(SettingsError, match="share of the queries"):
         can(CanT, share=0.0)
+
+
+def test_training_adds_the_ensemble_where_schedules_are_trained():
+    method, tasks = can(CanT).train(), numbered(batch())
+    plain = MetaLearner(method, Hyperprior(Constant(0.8), Equal()), 2).double().train()
+    trained = MetaLearner(method, Hyperprior(Learned([0.8, 0.8]), Learned([0.5, 0.5])), 2).double().train()
+    own, trace = own_loss(method, tasks), trained(tasks)
+    close(plain.training_loss(plain(tasks), tasks, 0.0), own)
+    close(trained.training_loss(trace, tasks, 0.0), own + meta_loss(trace.scores, tasks.query_labels))
+
+
+def test_tests_know_no_losses():
+    """Without labels, or out of training, only scores are left behind."""
+    tasks = batch()
+    assert type(DirectLearner(can())(tasks)) is Trace
+    unlabelled = replace(tasks, query_labels=None)
+    assert type(DirectLearner(can().train())(unlabelled)) is Trace
+    assert type(MetaLearner(can(CanT).train(), Hyperprior(Constant(1.0), LastOnly()), 2).double()(unlabelled)) is (
+        AdaptationTrace
+    )
+
+
+@pytest.mark.parametrize(("kind", "own"), [(Can, CanSettings), (CanT, CanTSettings)])
+def test_it_is_made_of_settings(kind, own):
+    parts = Parts(ReadyMaps(), None, CHANNELS * POSITIONS, POSITIONS, classes=CLASSES)
+    method = kind.from_settings(own(scale=3.0, hidden=5), parts)
+    assert (method.channels, method.positions, method.classes, method.scale) == (CHANNELS, POSITIONS, CLASSES, 3.0)
+    assert method.attention.second.in_features == 5

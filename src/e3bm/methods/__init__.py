@@ -12,6 +12,8 @@ from e3bm.methods.base import (
     Parts,
     ReadyFeatures,
 )
+from e3bm.methods.can import Can, CanT
+from e3bm.methods.egnn import Egnn
 from e3bm.methods.heads.collapsed import CollapsedHead
 from e3bm.methods.maml import Maml
 from e3bm.methods.mtl import Mtl
@@ -21,8 +23,11 @@ from e3bm.methods.sib import Sib
 __all__ = [
     "DEFAULT_METHOD",
     "METHODS",
+    "Can",
+    "CanT",
     "CollapsedHead",
     "DirectMethod",
+    "Egnn",
     "Encoder",
     "InnerLoopMethod",
     "InnerLoopSettings",

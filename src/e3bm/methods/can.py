@@ -11,17 +11,29 @@ attention of the query, because 1 + A_j > 0 does not turn a vector.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import Method, meta_loss
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import (
+    METHODS,
+    DirectMethod,
+    Encoder,
+    InnerLoopMethod,
+    InnerLoopSettings,
+    MethodSettings,
+    Needs,
+    Parts,
+)
 from e3bm.methods.head_norm import NormedLinear
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.labelled import LabelledSupport
@@ -56,19 +68,31 @@ class Looks(NamedTuple):
     query_attention: Float[Tensor, "T Q W P"]
 
 
-@dataclass(frozen=True)
-class CanLosses:
+class CanLosses(NamedTuple):
     """The two terms of CAN's training loss; ``overall`` is None without a classifier of the training classes."""
 
     dense: Float[Tensor, ""]
     overall: Float[Tensor, ""] | None
 
 
-class Can(nn.Module):
-    """Scores of cross attention; nothing is learned per task.
+@dataclass(frozen=True)
+class CanTrace(Trace):
+    """The trace of a training step: with the terms of the loss."""
 
-    The encoder gives maps [T N C H W]. In training each task is normalised by its own pairs, not by all tasks' together
-    as published.
+    own: CanLosses
+
+
+@dataclass(frozen=True)
+class RoundTrace(AdaptationTrace):
+    """The same with rounds; the terms are those before the first round."""
+
+    own: CanLosses | None = None
+
+
+class AttendedMaps(Method):
+    """What CAN and CAN+T share: cross attention on the maps [T N C H W] that the encoder gives, and the training loss.
+
+    In training each task is normalised by its own pairs, not by all tasks' together as published.
     """
 
     def __init__(
@@ -132,18 +156,14 @@ class Can(nn.Module):
         """Scaled cosines of every position of a query with the classes' means as that query sees them."""
         return self.scale * unit(looks.class_vectors) @ unit(query.mT).mT
 
-    def losses(
-        self,
-        looks: Looks,
-        query: Float[Tensor, "T Q C P"],
-        labels: Int[Tensor, "T Q"],
-        numbers: Int[Tensor, "T Q"] | None,
-    ) -> CanLosses:
-        """Cross-entropy at every position: among the task's classes and, by ``numbers``, among the training classes."""
+    def losses(self, looks: Looks, query: Float[Tensor, "T Q C P"], batch: TaskBatch) -> CanLosses:
+        """Cross-entropy at every position: among the task's classes, and among the training classes."""
+        labels, numbers = batch.query_labels, batch.query_classes
+        if labels is None:
+            raise DataError("Training needs the labels of the queries, found none.")
         positions = query.shape[-1]
-        at_positions = lambda wanted: wanted.flatten().repeat_interleave(positions)
         dense = self.dense_scores(looks, query).transpose(2, 3).flatten(0, 2)
-        dense_loss = functional.cross_entropy(dense, at_positions(labels))
+        dense_loss = functional.cross_entropy(dense, labels.flatten().repeat_interleave(positions))
         if self.classifier is None:
             return CanLosses(dense_loss, None)
         if numbers is None:
@@ -155,19 +175,13 @@ class Can(nn.Module):
         own = labels.view(*labels.shape, 1, 1).expand(-1, -1, 1, positions)
         attention = 1 + looks.query_attention.gather(2, own).squeeze(2)
         logits = torch.addcmul(self.classifier.bias, attention.unsqueeze(-1), query.mT @ self.classifier.weight.mT)
-        return CanLosses(dense_loss, functional.cross_entropy(logits.flatten(0, 2), at_positions(numbers)))
+        wanted = numbers.flatten().repeat_interleave(positions)
+        return CanLosses(dense_loss, functional.cross_entropy(logits.flatten(0, 2), wanted))
 
     def total(self, losses: CanLosses) -> Float[Tensor, ""]:
         """The published training loss: the classifier's plus a share of the dense one."""
         dense = self.dense_share * losses.dense
         return dense if losses.overall is None else losses.overall + dense
-
-    def training_loss(self, batch: TaskBatch, numbers: Int[Tensor, "T Q"] | None = None) -> Float[Tensor, ""]:
-        """What training minimises on a batch of tasks whose queries have labels."""
-        if batch.query_labels is None:
-            raise DataError("Training needs the labels of the queries, found none.")
-        classes, query = self.maps(batch)
-        return self.total(self.losses(self.look(classes, query), query, batch.query_labels, numbers))
 
     def _rows(self, maps: Tensor) -> Float[Tensor, "T N C P"]:
         if maps.ndim != 5:
@@ -184,15 +198,88 @@ class Can(nn.Module):
         return rows
 
 
-class CanT(Can):
+class CanSettings(MethodSettings):
+    """CAN: cross attention between feature maps."""
+
+    title = "CAN"
+    needs = Needs(
+        takes="maps",
+        backbone=("scale_shift", "full"),
+        class_numbers=True,
+        reasons={"backbone.adapt": "CAN looks at feature maps, which are not computed once"},
+    )
+
+    name: Literal["can"] = "can"
+    hidden: int | None = Field(default=None, ge=1)
+    """Hidden size of the fusion layer; unset: a sixth of the positions of a map, and at least 2."""
+    scale: float = Field(default=7.0, gt=0)
+    """Factor on the cosines."""
+    temperature: float = Field(default=0.025, gt=0)
+    """Of the attention; lower looks at fewer positions."""
+    dense_share: float = Field(default=0.5, ge=0)
+    """Weight of matching at every position beside the classification of the training classes."""
+
+
+@METHODS.register("can")
+class Can(AttendedMaps, DirectMethod):
+    """Scores of cross attention; nothing is learned per task."""
+
+    settings = CanSettings
+
+    @classmethod
+    def from_settings(cls, settings: CanSettings, parts: Parts) -> "Can":
+        return cls(parts.encoder, **_sizes(parts), **settings.model_dump(exclude={"name"}))
+
+    def forward(self, batch: TaskBatch) -> Trace:
+        classes, query = self.maps(batch)
+        looks = self.look(classes, query)
+        if not self.training or batch.query_labels is None:
+            return Trace(looks.scores)
+        return CanTrace(looks.scores, self.losses(looks, query, batch))
+
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+        """The published loss."""
+        assert isinstance(trace, CanTrace)
+        return self.total(trace.own)
+
+
+class CanTSettings(InnerLoopSettings):
+    """CAN+T: CAN that takes its most confident queries into the classes; its rounds are the epochs."""
+
+    title = "CAN+T"
+    transductive = True
+    needs = CanSettings.needs
+
+    name: Literal["can_t"] = "can_t"
+    epochs: int = Field(default=2, ge=1, le=1000)
+    """Rounds."""
+    rate: float = Field(default=1.0, gt=0)
+    """How far class maps move to the means with the chosen queries; 1: as published."""
+    order: Literal["second"] = "second"
+    """Rounds are no gradients: there is no other order."""
+    hidden: int | None = Field(default=None, ge=1)
+    """Hidden size of the fusion layer; unset: a sixth of the positions of a map, and at least 2."""
+    scale: float = Field(default=7.0, gt=0)
+    """Factor on the cosines."""
+    temperature: float = Field(default=0.025, gt=0)
+    """Of the attention; lower looks at fewer positions."""
+    dense_share: float = Field(default=0.5, ge=0)
+    """Weight of matching at every position beside the classification of the training classes."""
+    share: float = Field(default=PUBLISHED_SHARE, gt=0, le=1)
+    """Share of the queries that each round chooses in addition."""
+
+
+@METHODS.register("can_t")
+class CanT(AttendedMaps, InnerLoopMethod):
     """CAN+T: rounds in which the most confident queries join the class means; transductive.
 
     A round is an epoch of the inner loop. The rate says how far the class maps move from where they are to the means of
     the support and the chosen queries: 1 is the published round, 0 none at all. With 2 epochs, the rate 1 and the last
-    vote this is CAN+T; training it on ``Can``'s own loss is training CAN.
+    vote this is CAN+T. It trains on CAN's loss, which does not know of rounds; where rates or votes are trained, the
+    cross-entropy of the ensemble's scores is added.
     """
 
-    transductive = True
+    settings = CanTSettings
 
     def __init__(
         self,
@@ -222,9 +309,24 @@ class CanT(Can):
             raise SettingsError(f"The share of the queries that a round adds must lie in (0, 1], found {share}.")
         self.share = share
 
+    @classmethod
+    def from_settings(cls, settings: CanTSettings, parts: Parts) -> "CanT":
+        own = settings.model_dump(exclude=set(InnerLoopSettings.model_fields))
+        return cls(parts.encoder, **_sizes(parts), **own)
+
     def begin(self, batch: TaskBatch) -> "CanRounds":
         support, query = self.encoded(batch)
         return CanRounds(self, support, query, batch)
+
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+        """CAN's loss and, where rates or votes are trained, that of the ensemble's scores."""
+        assert isinstance(trace, RoundTrace)
+        assert trace.own is not None
+        assert batch.query_labels is not None
+        loss = self.total(trace.own)
+        if trace.rates.requires_grad or trace.weights.requires_grad:
+            loss = loss + meta_loss(trace.scores, batch.query_labels)
+        return loss
 
     def rounds(self, queries: int) -> int:
         """How many rounds the published code makes for so many queries."""
@@ -232,12 +334,22 @@ class CanT(Can):
         return queries // added if added else 0
 
 
+def _sizes(parts: Parts) -> dict[str, Any]:
+    """Of maps and training classes."""
+    positions = parts.feature_positions
+    return {"channels": parts.feature_size // positions, "positions": positions, "classes": parts.classes}
+
+
 class RoundState(NamedTuple):
-    """Class maps as coefficients over support and query maps, the scores they give, and how many rounds are over."""
+    """Class maps as coefficients over support and query maps, the scores they give, and how many rounds are over.
+
+    ``own`` are CAN's losses, in training.
+    """
 
     coefficients: Float[Tensor, "T W N"]
     scores: Float[Tensor, "T Q W"]
     done: int
+    own: CanLosses | None
 
 
 class CanRounds:
@@ -246,7 +358,7 @@ class CanRounds:
     def __init__(
         self, method: CanT, support: Float[Tensor, "T S C P"], query: Float[Tensor, "T Q C P"], batch: TaskBatch
     ) -> None:
-        self.method, self.query, self.ways = method, query, batch.ways
+        self.method, self.query, self.batch, self.ways = method, query, batch, batch.ways
         self.labels, self.mask = batch.support_labels, batch.mask
         self.maps: Float[Tensor, "T N C P"] = torch.cat([support, query], 1)
         self.labelled = LabelledSupport(self.labels, self.mask, batch.ways, support.dtype)
@@ -274,7 +386,11 @@ class CanRounds:
 
     def start(self) -> RoundState:
         share = functional.pad(self.labelled.class_share, (0, self.query.shape[1]))
-        return self._state(share, 0)
+        looks = self._look(share)
+        trained = self.method.training and self.batch.query_labels is not None
+        return RoundState(
+            share, looks.scores, 0, self.method.losses(looks, self.query, self.batch) if trained else None
+        )
 
     def empty(self) -> Float[Tensor, "T Q W"]:
         return self.query.new_zeros(*self.query.shape[:2], self.ways)
@@ -292,7 +408,8 @@ class CanRounds:
 
     def step(self, state: RoundState, direction: Float[Tensor, "T W N"], rate: Float[Tensor, " T"]) -> RoundState:
         # lerp is the end itself where the rate is 1: the published round to the last digit.
-        return self._state(torch.lerp(state.coefficients, direction, rate.view(-1, 1, 1)), state.done + 1)
+        coefficients = torch.lerp(state.coefficients, direction, rate.view(-1, 1, 1))
+        return RoundState(coefficients, self._look(coefficients).scores, state.done + 1, state.own)
 
     def vote(
         self, ensemble: Float[Tensor, "T Q W"], state: RoundState, weight: Float[Tensor, " T"]
@@ -302,9 +419,16 @@ class CanRounds:
     def scores(self, ensemble: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
         return ensemble
 
-    def _state(self, coefficients: Float[Tensor, "T W N"], done: int) -> RoundState:
-        classes = (coefficients @ self.vectors).unflatten(2, self.maps.shape[2:])
-        return RoundState(coefficients, self.method.look(classes, self.query).scores, done)
+    def remember(self, trace: AdaptationTrace, state: RoundState) -> AdaptationTrace:
+        """The trace, in training with CAN's losses."""
+        if state.own is None:
+            return trace
+        parts = trace.rates, trace.weights, trace.losses, trace.epoch_scores
+        return RoundTrace(trace.scores, *parts, own=state.own)
+
+    def _look(self, coefficients: Float[Tensor, "T W N"]) -> Looks:
+        """Look at the class maps that the coefficients make."""
+        return self.method.look((coefficients @ self.vectors).unflatten(2, self.maps.shape[2:]), self.query)
 
 
 class RoundObservation:
