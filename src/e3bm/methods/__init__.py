@@ -11,6 +11,7 @@ from e3bm.methods.base import (
     Needs,
     Parts,
     ReadyFeatures,
+    ReadyMaps,
 )
 from e3bm.methods.can import Can, CanT
 from e3bm.methods.egnn import Egnn
@@ -38,5 +39,6 @@ __all__ = [
     "Needs",
     "Parts",
     "ReadyFeatures",
+    "ReadyMaps",
     "Sib",
 ]

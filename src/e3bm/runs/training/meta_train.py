@@ -83,20 +83,22 @@ def meta_step(
     Gives the mean rates and weights [2, M] (M is 0 without an inner loop), and the mean loss and accuracy.
     """
     count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), learner.epochs or 0
+    progress = step / settings.optimiser.steps
     # Anything random inside the model is a function of the step alone, so that a resumed run repeats it.
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
     figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
     if batch is not None:
         batch = engine.place(batch)
+        learner.method.at(progress)
         trace = learner(batch)
-        loss = learner.training_loss(trace, batch, step / settings.optimiser.steps)
+        loss = learner.training_loss(trace, batch, progress)
         (held / count * loss).backward()
         figures = _figures(trace, batch)
     engine.sum_gradients(learner.parameters())
     check_gradients(optimiser, step)
     clip_gradients(optimiser, settings.optimiser)
-    factor = schedule_factor(settings.optimiser, step)
+    factor = schedule_factor(settings.optimiser, step) * learner.method.outer_factor(progress)
     for group in optimiser.param_groups:
         group["lr"] = group["base_lr"] * factor
     optimiser.step()
