@@ -17,6 +17,7 @@ from e3bm.core.learner import DirectLearner, InnerLoopMethod, MetaLearner, meta_
 from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
 from e3bm.errors import SettingsError
 from e3bm.methods import METHODS, Can, CanT, Egnn, Maml, Mtl, NearestMean, ReadyFeatures, Sib
+from e3bm.methods.base import ReadyMaps
 from e3bm.runs.settings import BackboneSettings, MachineSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings, MethodSettings, read_settings
 
@@ -24,19 +25,8 @@ FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
 SIZE = 16
 MAPS = (5, 2, 3)
 POSITIONS = MAPS[1] * MAPS[2]
-
-
-class ReadyMaps(torch.nn.Module):
-    """The encoder of examples that are maps already."""
-
-    feature_size = MAPS[0] * MAPS[1] * MAPS[2]
-
-    def forward(self, examples, mask=None):
-        return examples
-
-
 EXAMPLES = {
-    "can_t": (lambda: CanT(ReadyMaps(), channels=MAPS[0], positions=POSITIONS), 0.7, MAPS),
+    "can_t": (lambda: CanT(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), 0.7, MAPS),
     "egnn": (lambda: Egnn(ReadyFeatures(FEATURES), layers=EPOCHS, hidden=4, embedding=5), 0.7, (FEATURES,)),
     "maml": (lambda: Maml(build("conv4", image_size=SIZE, width=0.25), ways=WAYS), 0.01, (3, SIZE, SIZE)),
     "mtl": (lambda: Mtl(ReadyFeatures(FEATURES), ways=WAYS), 0.1, (FEATURES,)),
@@ -58,7 +48,7 @@ WEIGHTS = {
 
 
 DIRECT = {
-    "can": (lambda: Can(ReadyMaps(), channels=MAPS[0], positions=POSITIONS), MAPS),
+    "can": (lambda: Can(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), MAPS),
     "nearest_mean": (lambda: NearestMean(ReadyFeatures(FEATURES)), (FEATURES,)),
 }
 

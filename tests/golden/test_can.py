@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
 from e3bm.core.learner import DirectLearner, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
+from e3bm.methods.base import ReadyMaps
 from e3bm.methods.can import Can, CanT, most_confident
 from e3bm.methods.head_norm import HeadNorm
 
@@ -29,15 +29,6 @@ NAMES = {
     "classifier.weight": "classifier.weight",
     "classifier.bias": "classifier.bias",
 }
-
-
-class ReadyMaps(nn.Module):
-    """The encoder of examples that are maps already."""
-
-    feature_size = 0
-
-    def forward(self, examples, mask=None):
-        return examples
 
 
 class JointNorm(HeadNorm):
@@ -59,7 +50,7 @@ def published(data, kind=CanT, *, joint=False):
     hidden, positions = data["weights.first.weight"].shape[:2]
     classes, channels = data["weights.classifier.weight"].shape[:2]
     method = kind(
-        ReadyMaps(),
+        ReadyMaps(tuple(data["support"].shape[2:])),
         channels=channels,
         positions=positions,
         classes=classes,

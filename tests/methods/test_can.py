@@ -23,8 +23,8 @@ CHANNELS, SIDE, WAYS, SHOTS, QUERIES, CLASSES = 5, 2, 3, 2, 7, 8
 POSITIONS = SIDE * SIDE
 
 
-class ReadyMaps(nn.Module):
-    """The encoder of examples that are maps already."""
+class Given(nn.Module):
+    """The encoder of examples that are maps already, whatever they are."""
 
     feature_size = CHANNELS * POSITIONS
 
@@ -46,7 +46,7 @@ def close(found, expected, tolerance=1e-12):
 def can(kind=Can, **options):
     torch.manual_seed(0)
     settings = {"channels": CHANNELS, "positions": POSITIONS, "classes": CLASSES, **options}
-    method = kind(ReadyMaps(), **settings).double().eval()
+    method = kind(Given(), **settings).double().eval()
     with torch.no_grad():
         norm = method.attention.first.norm
         norm.running_mean.normal_(0, 0.1)
@@ -263,7 +263,7 @@ def test_how_many_are_chosen():
 
 SUMMARIES = {
     "stats": Context(Stats(transductive=True), transductive=True),
-    "class mean": Context(ClassMean(CHANNELS * POSITIONS), embedding=CHANNELS),
+    "class mean": Context(ClassMean(CHANNELS), embedding=CHANNELS),
 }
 
 
@@ -299,7 +299,7 @@ def test_what_a_hyperprior_sees():
     state = problem.start()
     seen = problem.observe(state, problem.direction(state))
     way_back = state.coefficients - problem.direction(state)
-    gradient = torch.einsum("twn,tnd->twd", way_back, torch.cat([tasks.support, tasks.query], 1).flatten(2))
+    gradient = torch.einsum("twn,tnd->twd", way_back, torch.cat([tasks.support, tasks.query], 1).mean((3, 4)))
     close(seen.squared_norm(), gradient.square().sum((1, 2)))
     close(problem.basis().dense(seen.coefficients()), gradient.mT)
     means = tasks.support.view(2, SHOTS, WAYS, CHANNELS, -1).mean((1, 4))
@@ -396,7 +396,9 @@ def test_tests_know_no_losses():
 
 @pytest.mark.parametrize(("kind", "own"), [(Can, CanSettings), (CanT, CanTSettings)])
 def test_it_is_made_of_settings(kind, own):
-    parts = Parts(ReadyMaps(), None, CHANNELS * POSITIONS, POSITIONS, classes=CLASSES)
+    parts = Parts(Given(), None, CHANNELS, classes=CLASSES, map_shape=(CHANNELS, SIDE, SIDE))
     method = kind.from_settings(own(scale=3.0, hidden=5), parts)
     assert (method.channels, method.positions, method.classes, method.scale) == (CHANNELS, POSITIONS, CLASSES, 3.0)
     assert method.attention.second.in_features == 5
+    with pytest.raises(SettingsError, match="needs feature maps"):
+        kind.from_settings(own(), replace(parts, map_shape=None))

@@ -202,12 +202,7 @@ class CanSettings(MethodSettings):
     """CAN: cross attention between feature maps."""
 
     title = "CAN"
-    needs = Needs(
-        takes="maps",
-        backbone=("scale_shift", "full"),
-        class_numbers=True,
-        reasons={"backbone.adapt": "CAN looks at feature maps, which are not computed once"},
-    )
+    needs = Needs(takes="maps", last_pooling=False, class_numbers=True)
 
     name: Literal["can"] = "can"
     hidden: int | None = Field(default=None, ge=1)
@@ -336,8 +331,10 @@ class CanT(AttendedMaps, InnerLoopMethod):
 
 def _sizes(parts: Parts) -> dict[str, Any]:
     """Of maps and training classes."""
-    positions = parts.feature_positions
-    return {"channels": parts.feature_size // positions, "positions": positions, "classes": parts.classes}
+    if parts.map_shape is None:
+        raise SettingsError("CAN compares positions and needs feature maps; take a backbone that gives maps.")
+    channels, height, width = parts.map_shape
+    return {"channels": channels, "positions": height * width, "classes": parts.classes}
 
 
 class RoundState(NamedTuple):
@@ -364,25 +361,18 @@ class CanRounds:
         self.labelled = LabelledSupport(self.labels, self.mask, batch.ways, support.dtype)
 
     @cached_property
-    def vectors(self) -> Float[Tensor, "T N D"]:
-        """All maps, channel after channel."""
-        return self.maps.flatten(2)
-
-    @cached_property
     def pooled(self) -> Float[Tensor, "T N C"]:
-        """Their means over positions."""
+        """Means over positions: what a hyperprior sees of maps."""
         return self.maps.mean(-1)
 
     @cached_property
     def gram(self) -> Float[Tensor, "T N N"]:
-        """Products of all maps."""
-        return self.vectors @ self.vectors.mT
+        """Products of these means."""
+        return self.pooled @ self.pooled.mT
 
     def basis(self) -> Basis:
         support = self.mask.shape[1]
-        return Basis(
-            lambda: self.vectors, lambda: self.pooled[:, :support], lambda: self.pooled[:, support:], self.mask
-        )
+        return Basis(lambda: self.pooled, lambda: self.pooled[:, :support], lambda: self.pooled[:, support:], self.mask)
 
     def start(self) -> RoundState:
         share = functional.pad(self.labelled.class_share, (0, self.query.shape[1]))
@@ -428,7 +418,7 @@ class CanRounds:
 
     def _look(self, coefficients: Float[Tensor, "T W N"]) -> Looks:
         """Look at the class maps that the coefficients make."""
-        return self.method.look((coefficients @ self.vectors).unflatten(2, self.maps.shape[2:]), self.query)
+        return self.method.look((coefficients @ self.maps.flatten(2)).unflatten(2, self.maps.shape[2:]), self.query)
 
 
 class RoundObservation:
