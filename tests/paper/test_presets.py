@@ -7,8 +7,8 @@ from e3bm.core.hyperprior import FcGenerator, LstmGenerator
 from e3bm.errors import SettingsError
 from e3bm.methods import Parts, ReadyFeatures
 from e3bm.paper.presets import KINDS, PAPER_PSI_RATE, find_preset, hyperprior_settings, method_settings, presets
-from e3bm.runs.assembly import build_generator, build_hyperprior
-from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
+from e3bm.runs.assembly import build_backbone, build_generator, build_hyperprior, build_learner
+from e3bm.runs.settings import HyperpriorSettings, PretrainSettings, TestSettings, TrainSettings
 
 ALL = presets()
 METHODS = ("mtl", "mtl-cosine", "sib", "maml")
@@ -36,6 +36,9 @@ def test_presets_hold_together(name):
 @pytest.mark.parametrize("name", [name for name in ALL if ALL[name].train.hyperprior.frozen_from is None])
 def test_the_hyperprior_of_every_preset_can_be_built(name):
     train = ALL[name].train
+    if train.inner is None:
+        assert train.hyperprior == HyperpriorSettings()  # a method without epochs has none
+        return
     parts = Parts(ReadyFeatures(32), None, 32, 4 if train.method.name == "maml" else 1)
     build_hyperprior(train.method, train.hyperprior, parts)
 
@@ -143,6 +146,32 @@ def test_generators_have_the_stated_numbers_of_parameters(configuration, kind, e
     assert isinstance(generator, FcGenerator | LstmGenerator)
     assert sum(parameter.numel() for parameter in generator.parameters()) == expected
     assert all(isinstance(parameter, torch.nn.Parameter) for parameter in generator.parameters())
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("can", ""),
+        ("can_t", "-plain"),
+        ("can_t", "-lstm-transductive"),
+        ("egnn", "-plain"),
+        ("egnn", "-lstm-transductive"),
+        ("egnn-inductive", "-plain"),
+        ("egnn-inductive", "-lstm-inductive"),
+    ],
+)
+def test_systems_on_maps_and_graphs(name, kind, shots):
+    """Named by method, shots and hyperprior; the model can be built, for maps of 4x4 positions."""
+    preset = ALL[f"small-{name}-fc100-{shots}shot{kind}"]
+    assert preset.train.episode.shots == shots
+    assert preset.train.method.transductive == ("inductive" not in name and name != "can")
+    train = preset.train.but(backbone__pretrained="weights.safetensors")
+    learner = build_learner(
+        train, build_backbone(train.backbone.but(pretrained=None), 3, 32), classes=60, image_size=32
+    )
+    if name.startswith("can"):
+        assert (learner.method.channels, learner.method.positions, learner.method.classes) == (320, 16, 60)
 
 
 def test_unknown_names_are_told_what_there_is():
