@@ -1,0 +1,1 @@
+"""The mathematics of heads that several methods share: plain tensors, no settings."""

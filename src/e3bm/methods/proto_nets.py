@@ -1,0 +1,46 @@
+"""Prototypical Networks (Snell, Swersky, Zemel, NIPS 2017): a query belongs to the nearest class mean."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.core.trace import AdaptationTrace
+from e3bm.episode import TaskBatch
+from e3bm.errors import SettingsError
+from e3bm.methods.base import Encoder
+from e3bm.methods.heads.distances import squared_distances
+from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.settled import settled
+
+
+class ProtoNets(nn.Module):
+    """Scores are -c |q - mean|^2, squared Euclidean distances to the means of each class's support.
+
+    As published c is 1. With ``divided`` the distances are divided by the number of features, so that one c serves
+    features of any size; with ``learned_scale`` c is trained and ``scale`` is its start.
+    """
+
+    scale: Tensor
+
+    def __init__(
+        self, encoder: Encoder, *, scale: float = 1.0, learned_scale: bool = False, divided: bool = False
+    ) -> None:
+        super().__init__()
+        if not scale > 0:
+            raise SettingsError(f"The scale of ProtoNets' distances must be positive, found {scale}.")
+        self.encoder, self.divided = encoder, divided
+        if learned_scale:
+            self.scale = nn.Parameter(torch.tensor(float(scale)))
+        else:
+            self.register_buffer("scale", torch.tensor(float(scale)))
+
+    def forward(self, batch: TaskBatch) -> AdaptationTrace:
+        return settled(self.scores(batch))
+
+    def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
+        """Minus the scaled squared distances of queries and class means."""
+        support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
+        labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
+        distances = squared_distances(query, labelled.class_means(support))
+        scale = self.scale / support.shape[-1] if self.divided else self.scale
+        return -scale * distances
