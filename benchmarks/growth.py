@@ -13,8 +13,8 @@ from benchmarks.rows import Row, Table
 from benchmarks.sib import detached
 from benchmarks.timing import Work, relative_spread, taking_turns
 from e3bm.core.adapt import adapt
+from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import MetaLearner
-from e3bm.episode import TaskBatch
 
 FEW_EPOCHS, MANY_EPOCHS = 50, 200
 NARROW, WIDE = 160, 2560

@@ -12,11 +12,10 @@ from benchmarks.heads_reference import FcRows, LstmCells, ReferenceHead
 from benchmarks.rows import Row
 from benchmarks.timing import Work, compare
 from e3bm.core.context import ClassMean, Context
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Generated, equal_values
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures
 
 WAYS, FEATURES, QUERIES, EPOCHS = 5, 640, 75, 100

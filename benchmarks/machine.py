@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.timing import cpu_seconds
-from e3bm.tracking.environment import describe_environment
+from e3bm.runs.folder.environment import describe_environment
 
 SGEMM_SIZE = 1536
 

@@ -10,11 +10,10 @@ from benchmarks.memory import peak_megabytes
 from benchmarks.rows import Row
 from benchmarks.timing import Work, compare
 from e3bm.backbones import build
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.methods import Maml
 
 WAYS, QUERIES, EPOCHS, RATE = 5, 75, 5, 0.01

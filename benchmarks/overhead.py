@@ -22,11 +22,10 @@ from benchmarks.sib import detached
 from benchmarks.sib import learner as sib_learner
 from benchmarks.timing import Work, cpu_seconds, relative_spread, taking_turns
 from e3bm.core.context import ClassMean, Context, Rms, Summary
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, equal_values
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures
 
 MTL_LIMIT, SIB_LIMIT, MAML_LIMIT = 1.01, 1.02, 1.03

@@ -13,7 +13,7 @@ from benchmarks.maml import EPOCHS, RATE, learner, our_step, reference, referenc
 from benchmarks.maml_reference import Labelled, PlainConv4
 from benchmarks.rows import Table
 from benchmarks.timing import Work, taking_turns
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 
 Peer = Callable[[PlainConv4, Labelled, Labelled], tuple[Tensor, ...]]  # gradients of the adapted parameters
 

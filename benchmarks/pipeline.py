@@ -13,12 +13,11 @@ from PIL import Image
 from benchmarks.pipeline_reference import PictureFiles, Transform, episodes
 from benchmarks.rows import Row
 from benchmarks.timing import Work, compare
-from e3bm.data.loader import TaskLoader
-from e3bm.data.normalise import NORMALISATIONS
-from e3bm.data.packed import PackedImages, PackedWriter
-from e3bm.data.pipeline import Pipeline
-from e3bm.data.sampler import EpisodeSampler
-from e3bm.episode import EpisodeSpec
+from e3bm.core.episode import EpisodeSpec
+from e3bm.data.episodes.loader import TaskLoader
+from e3bm.data.episodes.sampler import EpisodeSampler
+from e3bm.data.pixels.pipeline import NORMALISATIONS, Pipeline
+from e3bm.data.store.packed import PackedImages, PackedWriter
 
 WAYS, SHOTS, QUERIES = 5, 1, 15
 CLASSES, PER_CLASS, SIZE = 20, 40, 84

@@ -21,14 +21,14 @@ from torch import distributed
 from torch.multiprocessing import spawn
 
 from benchmarks.timing import cpu_seconds
-from e3bm.assembly import build_backbone, build_learner
-from e3bm.engine import Engine
-from e3bm.episode import TaskBatch
-from e3bm.presets import find_preset
-from e3bm.settings import TrainSettings
-from e3bm.tracking.checkpoint import Checkpoints
-from e3bm.training.meta_train import meta_step
-from e3bm.training.optimisers import build_optimiser
+from e3bm.core.episode import TaskBatch
+from e3bm.paper.presets import find_preset
+from e3bm.runs.assembly import build_backbone, build_learner
+from e3bm.runs.engine import Engine
+from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.settings import TrainSettings
+from e3bm.runs.training.meta_train import meta_step
+from e3bm.runs.training.optimisers import build_optimiser
 
 SYSTEMS = {
     "MAML+E3BM, 4CONV, 84 px": "paper-maml-conv4-miniimagenet-1shot-lstm-inductive",

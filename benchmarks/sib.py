@@ -7,11 +7,10 @@ from benchmarks.heads import FEATURES, WAYS, tasks_of_features
 from benchmarks.rows import Row
 from benchmarks.sib_reference import Layer, ReferenceSib
 from benchmarks.timing import Work, compare
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.methods import ReadyFeatures, Sib
 from e3bm.methods.sib import PublishedNet
 

@@ -9,18 +9,18 @@ import torch
 
 from benchmarks.rows import Table
 from benchmarks.timing import Work, taking_turns
-from e3bm.assembly import build_backbone, build_learner
+from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import MetaLearner
-from e3bm.data.features import FeatureTasks
-from e3bm.engine import Engine
-from e3bm.episode import TaskBatch
+from e3bm.data.store.features import FeatureTasks
 from e3bm.errors import E3BMError
-from e3bm.evaluation.evaluate import TaskSource
-from e3bm.presets import find_preset
-from e3bm.settings import TrainSettings
-from e3bm.training.meta_train import meta_step
-from e3bm.training.optimisers import build_optimiser
-from e3bm.workflows.tasks import OpenData, episode_sampler, image_tasks, open_data
+from e3bm.paper.presets import find_preset
+from e3bm.runs.assembly import build_backbone, build_learner
+from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.evaluate import TaskSource
+from e3bm.runs.settings import TrainSettings
+from e3bm.runs.tasks import OpenData, episode_sampler, image_tasks, open_data
+from e3bm.runs.training.meta_train import meta_step
+from e3bm.runs.training.optimisers import build_optimiser
 
 METHODS = {"maml": "MAML, 4CONV", "mtl": "MTL, features", "mtl-scaled": "MTL, ResNet-12 half", "sib": "SIB, features"}
 KINDS = {"plain": "alone", "lstm-inductive": "E3BM"}

@@ -13,8 +13,8 @@ from torch.multiprocessing import spawn
 from benchmarks.maml import learner, tasks_of_images
 from benchmarks.rows import Row
 from benchmarks.timing import Comparison, Work, relative_spread, wall_seconds
-from e3bm.core.losses import meta_loss
-from e3bm.engine import Engine
+from e3bm.core.learner import meta_loss
+from e3bm.runs.engine import Engine
 
 IMAGE_SIZE, SHOTS, TASKS, WORKERS, TARGET = 32, 5, 4, 2, 1.8
 

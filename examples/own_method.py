@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from e3bm.core.context import Basis, Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Generated, equal_values
-from e3bm.episode import TaskBatch
 from e3bm.methods import METHODS, Parts
-from e3bm.settings import TrainSettings
+from e3bm.runs.settings import TrainSettings
 
 
 class Direction(NamedTuple):

@@ -3,11 +3,10 @@
 import torch
 
 from e3bm.core.context import Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Generated, LastOnly, equal_values
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures
 
 WAYS, SHOTS, QUERIES, FEATURES, EPOCHS = 5, 5, 15, 32, 20

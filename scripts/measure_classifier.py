@@ -13,8 +13,8 @@ from classifier_measure.compare import SHOTS, run
 from classifier_measure.tables import TABLES, open_table
 from classifier_measure.trust import trust
 
-from e3bm.fewshot.prior_file import load_prior
-from e3bm.tracking.environment import describe_environment
+from e3bm.fewshot.prior.file import load_prior
+from e3bm.runs.folder.environment import describe_environment
 
 PARTS = ("rivals", "ours", "last", "trust")
 

@@ -10,7 +10,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from e3bm.workflows.prepare import prepare
+from e3bm.data.read.prepare import prepare
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from e3bm.paper.collect import Entry, baseline_of, collect_runs, entries
+from e3bm.paper.reproduce import Request, kept_entries, reproduce
 from e3bm.report.reproduction import _cells as reproduction_cells
 from e3bm.report.table_format import Cell, Table
-from e3bm.workflows.collect import Entry, baseline_of, collect_runs, entries
-from e3bm.workflows.reproduce import Request, kept_entries, reproduce
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")

@@ -8,8 +8,8 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from e3bm.paper.collect import Entry, collect_runs
 from e3bm.report.drawing import INK, MUTED, SERIES, Drawing, draw
-from e3bm.workflows.collect import Entry, collect_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "results" / "study"

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from e3bm.data.packed import PackedImages
 from e3bm.data.progress import Progress
+from e3bm.data.read.prepare import prepare
 from e3bm.data.sources.tiered_imagenet import TieredImageNet
-from e3bm.workflows.prepare import prepare
+from e3bm.data.store.packed import PackedImages
 
 SIDE = 32
 CHECKED_IMAGES = 2_000

@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxtyping import install_import_hook
 
 # Before anything of the package is imported.
-install_import_hook(["e3bm.core", "e3bm.methods", "e3bm.backbones", "e3bm.episode"], "beartype.beartype")
+install_import_hook(["e3bm.core", "e3bm.methods", "e3bm.backbones", "e3bm.core.episode"], "beartype.beartype")
 sys.path.insert(0, str(Path(__file__).parent))  # for small_runs
 
 import pytest  # noqa: E402
@@ -24,7 +24,7 @@ def small_data(tmp_path_factory):
 @pytest.fixture(scope="session")
 def pretrained_run(small_data, tmp_path_factory):
     """A backbone of ours: the folder of a pre-training of one epoch."""
-    from e3bm.workflows.pretrain import run_pretrain
+    from e3bm.runs.training.pretrain import run_pretrain
     from small_runs import pretrain_settings
 
     folder = tmp_path_factory.mktemp("runs") / "pretrain"

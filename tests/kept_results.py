@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from e3bm.data.class_index import ClassIndex
-from e3bm.evaluation.metrics import mean_and_interval, paired_difference
-from e3bm.evaluation.protocol import check_row
-from e3bm.report.paper_tables import paper_rows
-from e3bm.tracking.files import read_json
-from e3bm.tracking.run_folder import RunFolder
-from e3bm.workflows.collect import KeptRun, baseline_of, collect_runs, entries
+from e3bm.data.episodes.class_index import ClassIndex
+from e3bm.paper.collect import KeptRun, baseline_of, collect_runs, entries
+from e3bm.paper.tables import paper_rows
+from e3bm.runs.evaluation.metrics import mean_and_interval, paired_difference
+from e3bm.runs.evaluation.protocol import check_row
+from e3bm.runs.folder.files import read_json
+from e3bm.runs.folder.run_folder import RunFolder
 
 FILES = ("config.json", "environment.json", "results.json", "answers.json", "log.txt")
 PAIR = re.compile(r"([+\-−]?\d+\.\d+)\s*(?:±|\+-|\+/-)\s*(\d+\.\d+)(?!\s*x)")

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import small_runs
-from e3bm.data.archives import open_tree
-from e3bm.data.class_index import ClassIndex
-from e3bm.data.plan import PlanSettings, make_plan
+from e3bm.data.episodes.class_index import ClassIndex
+from e3bm.data.read.archives import open_tree
+from e3bm.data.read.plan import PlanSettings, make_plan
 from e3bm.data.source import open_dataset, registered_sources
-from e3bm.settings import TestSettings
-from e3bm.workflows.collect import collect_runs
-from e3bm.workflows.export import export_run
-from e3bm.workflows.test import run_test
-from e3bm.workflows.train import run_train
+from e3bm.paper.collect import collect_runs
+from e3bm.paper.export import export_run
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.settings import TestSettings
+from e3bm.runs.training.train import run_train
 from kept_results import faults_of_run, indexes, known_numbers, unfounded_numbers
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,9 +12,9 @@ import torch
 from classifier_measure.episodes import Episode, episodes, hash_of
 from classifier_measure.rivals import RIVALS, Answers
 from classifier_measure.tables import Table
-from e3bm.evaluation.metrics import BINS, Z95
 from e3bm.fewshot.classifier import FitOptions, FittedClassifier, fit_classifier
-from e3bm.fewshot.prior_file import FewShotPrior, load_prior
+from e3bm.fewshot.prior.file import FewShotPrior, load_prior
+from e3bm.runs.evaluation.metrics import BINS, Z95
 
 OURS, TOGETHER, LAST = "E3BMClassifier", "E3BMClassifier, queries used together", "last epoch alone"
 SHOTS = (1, 2, 3, 5, 10)

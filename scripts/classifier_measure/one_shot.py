@@ -24,7 +24,7 @@ from classifier_measure.rivals import (
     placed,
     unit,
 )
-from e3bm.fewshot.feature_pools import FeaturePool
+from e3bm.fewshot.meta.pools import FeaturePool
 
 WAYS, QUERIES = 10, 10
 

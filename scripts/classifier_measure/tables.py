@@ -31,9 +31,9 @@ class Table:
 def birds() -> tuple[np.ndarray, np.ndarray]:
     """Photos of 12 species through EfficientNet-Lite0, as `e3bm fit` does it."""
     from e3bm.backbones import fold_batchnorm
-    from e3bm.backbones.pretrained import LITE0_PIPELINE, efficientnet_lite0
-    from e3bm.data.decode import decode
-    from e3bm.data.pipeline import Pipeline
+    from e3bm.backbones.efficientnet_lite import LITE0_PIPELINE, efficientnet_lite0
+    from e3bm.data.pixels.pipeline import Pipeline
+    from e3bm.data.read.decode import decode
 
     network, pipeline = fold_batchnorm(efficientnet_lite0()), Pipeline.parse(LITE0_PIPELINE)
     features, species = [], []

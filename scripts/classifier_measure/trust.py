@@ -9,7 +9,7 @@ from classifier_measure.compare import fitted
 from classifier_measure.episodes import Episode, episodes
 from classifier_measure.rivals import logistic_regression
 from classifier_measure.tables import Table
-from e3bm.fewshot.prior_file import load_prior
+from e3bm.fewshot.prior.file import load_prior
 
 COVERAGES = (0.8, 0.9, 0.95)
 RECALL = 0.95

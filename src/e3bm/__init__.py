@@ -10,15 +10,15 @@ _PLACES = {
     # A few photos or features in, a classifier out
     "FewShotClassifier": "fewshot.few_shot_classifier",
     "Prediction": "fewshot.prediction",
-    "E3BMClassifier": "estimator",
+    "E3BMClassifier": "fewshot.estimator",
     # Records
-    "EpisodeSpec": "episode",
-    "EpisodeIndex": "episode",
-    "TaskBatch": "episode",
+    "EpisodeSpec": "core.episode",
+    "EpisodeIndex": "core.episode",
+    "TaskBatch": "core.episode",
     # The paper
     "adapt": "core.adapt",
     "MetaLearner": "core.learner",
-    "AdaptationTrace": "core.trace",
+    "AdaptationTrace": "core.adapt",
     "Hyperprior": "core.hyperprior",
     "FcGenerator": "core.hyperprior",
     "LstmGenerator": "core.hyperprior",
@@ -33,7 +33,7 @@ _PLACES = {
     "Learned": "core.schedules",
     "Frozen": "core.schedules",
     "Generated": "core.schedules",
-    "meta_loss": "core.losses",
+    "meta_loss": "core.learner",
     # Methods and networks, by class or by name
     "Maml": "methods",
     "Mtl": "methods",
@@ -46,13 +46,13 @@ _PLACES = {
     "wrap": "backbones",
     # Data
     "open_dataset": "data.source",
-    "PackedImages": "data.packed",
-    "EpisodeSampler": "data.sampler",
+    "PackedImages": "data.store.packed",
+    "EpisodeSampler": "data.episodes.sampler",
     # Settings and errors
-    "TrainSettings": "settings",
-    "PretrainSettings": "settings",
-    "TestSettings": "settings",
-    "find_preset": "presets",
+    "TrainSettings": "runs.settings",
+    "PretrainSettings": "runs.settings",
+    "TestSettings": "runs.settings",
+    "find_preset": "paper.presets",
     "E3BMError": "errors",
 }
 

@@ -5,7 +5,7 @@ import torch
 from benchmarks.heads import CASES, Case, learner, reference, reference_scores, sides, tasks_of_features
 from torch.nn import functional
 
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import meta_loss
 
 FEATURES, EPOCHS = 12, 6
 

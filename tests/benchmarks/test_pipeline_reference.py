@@ -5,9 +5,8 @@ import torch
 from benchmarks.pipeline import EVALUATE, TRAIN, pictures, sides, transform
 from benchmarks.pipeline_reference import PictureFiles, resized_crop_box
 
-from e3bm.data.augment import CROP_TRIES, crop_boxes
-from e3bm.data.normalise import NORMALISATIONS
-from e3bm.data.pipeline import Pipeline
+from e3bm.data.pixels.augment import CROP_TRIES, crop_boxes
+from e3bm.data.pixels.pipeline import NORMALISATIONS, Pipeline
 
 SMALLEST_STD = min(NORMALISATIONS["mtl"].std)
 WITHIN = 4 / SMALLEST_STD  # two resizings, each within 2 of 255

@@ -6,7 +6,7 @@ from benchmarks.heads import WAYS, tasks_of_features
 from benchmarks.sib import detached, learner, reference, sides
 from torch.nn import functional
 
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import meta_loss
 
 FEATURES = 12
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from e3bm.cli.main import main
-from e3bm.fewshot import backbone_choice
+from e3bm.fewshot import backbones as backbone_choice
 from photo_models import CLASSES, picture, write_folder
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from e3bm.cli import console
 from e3bm.cli.console import BarProgress, LineProgress, progress_here
-from e3bm.tracking.progress import Progress, Silent, shown
+from e3bm.runs.progress import Progress, Silent, shown
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import pytest
 import safetensors.torch
 
 from e3bm.cli.main import main
-from e3bm.evaluation.metrics import BINS
-from e3bm.settings import TestSettings
-from e3bm.tracking.run_folder import RunFolder
-from e3bm.workflows.pretrain import run_pretrain
-from e3bm.workflows.test import run_test
-from e3bm.workflows.train import run_train
+from e3bm.runs.evaluation.metrics import BINS
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.settings import TestSettings
+from e3bm.runs.training.pretrain import run_pretrain
+from e3bm.runs.training.train import run_train
 from small_runs import pretrain_settings, settings
 
 KEYS = {

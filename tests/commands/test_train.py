@@ -12,9 +12,9 @@ import pytest
 import safetensors.torch
 
 from e3bm.cli.main import main
-from e3bm.tracking.checkpoint import Checkpoints
-from e3bm.tracking.files import held
-from e3bm.workflows.train import run_train
+from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.folder.files import held
+from e3bm.runs.training.train import run_train
 from small_runs import assert_same_run, flags, pretrain_flags, settings, words
 
 

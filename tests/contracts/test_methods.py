@@ -6,11 +6,10 @@ import torch
 from e3bm.backbones import build
 from e3bm.core.adapt import InnerProblem
 from e3bm.core.context import Context, Observation, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, Method
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
-from e3bm.episode import TaskBatch
 from e3bm.methods import METHODS, Maml, Mtl, ReadyFeatures, Sib
 
 FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3

@@ -6,12 +6,12 @@ import torch
 
 from e3bm.core.adapt import adapt
 from e3bm.core.context import ClassMean, Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
 from e3bm.core.learner import MetaLearner
 from e3bm.core.schedules import Constant, Frozen, Generated, LastOnly, Learned, last_values
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures, Sib
-from e3bm.methods.cosine_head import CosineState
+from e3bm.methods.heads.cosine import CosineState
 
 FEATURES, WAYS, SHOTS, QUERIES, EPOCHS = 16, 5, 2, 15, 100
 METHODS = {

@@ -6,11 +6,10 @@ from torch import nn
 from torch.func import functional_call
 
 from e3bm.core.context import ClassMean, Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
 FEATURES, WAYS, EPOCHS = 5, 3, 3

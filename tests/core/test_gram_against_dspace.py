@@ -9,11 +9,10 @@ from torch import nn
 from torch.nn import functional
 
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Generated, Learned
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
 FEATURES, WAYS, QUERIES = 7, 3, 9

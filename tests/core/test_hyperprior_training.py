@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from e3bm.core.context import ClassMean, Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Generated, equal_values
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
 FEATURES, WAYS, EPOCHS = 12, 3, 4

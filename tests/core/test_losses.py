@@ -3,10 +3,10 @@
 import torch
 from torch.nn import functional
 
+from e3bm.core.adapt import AdaptationTrace
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.losses import kl_to_base, meta_loss
+from e3bm.core.learner import kl_to_base, meta_loss
 from e3bm.core.schedules import Constant, LastOnly, Learned
-from e3bm.core.trace import AdaptationTrace
 
 
 def trace(rates, weights):

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
 from e3bm.core.learner import MetaLearner
 from e3bm.core.schedules import Generated
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
 FEATURES = 6

@@ -5,11 +5,10 @@ import torch
 
 import e3bm.core.adapt
 from e3bm.core.context import ClassMean, Context, Flat, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, Learned
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
 FEATURES, WAYS, EPOCHS = 6, 3, 5

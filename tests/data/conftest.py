@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from e3bm.data.packed import PackedImages
+from e3bm.data.store.packed import PackedImages
 
 
 @pytest.fixture(scope="session")

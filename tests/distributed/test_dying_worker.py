@@ -3,7 +3,7 @@
 import pytest
 from worker import DYING, HERE
 
-from e3bm.workflows.train import run_train
+from e3bm.runs.training.train import run_train
 from small_runs import assert_same_run, flags, pretrain_flags, settings, words
 
 

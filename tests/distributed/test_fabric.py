@@ -2,7 +2,7 @@
 
 import pytest
 
-from e3bm.tracking.checkpoint import Checkpoints
+from e3bm.runs.folder.checkpoint import Checkpoints
 from small_runs import assert_equal, flags, words
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e3bm.presets import find_preset
+from e3bm.paper.presets import find_preset
 from small_runs import flags, words
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "many_machines.md").read_text()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from worker import FEW
 
-from e3bm.tracking.checkpoint import Checkpoints
-from e3bm.workflows.train import run_train
+from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.training.train import run_train
 from small_runs import flags, settings, words
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from worker import CASES, HERE, LOOSER, run_cases
 
-from e3bm.tracking.checkpoint import Checkpoints
+from e3bm.runs.folder.checkpoint import Checkpoints
 from small_runs import lines, settings
 
 

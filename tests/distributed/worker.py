@@ -18,15 +18,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from e3bm.assembly import build_backbone, build_learner
-from e3bm.core.losses import meta_loss
-from e3bm.engine import Engine
-from e3bm.settings import TestSettings
-from e3bm.tracking.progress import Silent
-from e3bm.workflows.pretrain import run_pretrain
-from e3bm.workflows.tasks import episode_sampler, open_data
-from e3bm.workflows.test import run_test
-from e3bm.workflows.train import build_tasks, run_train
+from e3bm.core.learner import meta_loss
+from e3bm.runs.assembly import build_backbone, build_learner
+from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.progress import Silent
+from e3bm.runs.settings import TestSettings
+from e3bm.runs.tasks import episode_sampler, open_data
+from e3bm.runs.training.pretrain import run_pretrain
+from e3bm.runs.training.train import build_tasks, run_train
 from small_runs import pretrain_settings, settings
 
 # Three tasks for two processes: one has more to do. One task: the other has nothing at all.

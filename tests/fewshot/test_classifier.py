@@ -5,7 +5,7 @@ import pytest
 
 from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.classifier import FitOptions, class_numbers, fit_classifier
-from e3bm.fewshot.prior_file import load_prior
+from e3bm.fewshot.prior.file import load_prior
 
 
 def clusters(ways, each, features=24, apart=1.5, seed=0):

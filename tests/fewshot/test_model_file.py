@@ -17,7 +17,7 @@ from PIL import Image
 from e3bm import FewShotClassifier
 from e3bm.errors import CheckpointError, E3BMError
 from e3bm.fewshot.model_file import ABOUT, DIGEST, content_digest, read_model
-from e3bm.fewshot.prior_file import SHIPPED
+from e3bm.fewshot.prior.file import SHIPPED
 from photo_models import CLASSES, network, picture, pictures, same_fit, support, unfitted
 
 ASKED = [picture(name, number) for name in CLASSES for number in (20, 21)]
@@ -237,7 +237,7 @@ about = session.get_modelmeta().custom_metadata_map
 print(json.dumps({
     "loaded": model.predict_proba(asked).tolist(), "onnx": together.tolist(), "alone": alone.tolist(),
     "difference": made.difference, "shape": made.input_shape, "classes": json.loads(about["classes"]),
-    "preprocessing": about["preprocessing"], "modules": "e3bm.workflows" in sys.modules,
+    "preprocessing": about["preprocessing"], "modules": "e3bm.paper" in sys.modules,
 }))
 """
 
@@ -278,8 +278,7 @@ def test_the_same_with_real_features_of_bird_photos(tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'pretrained' is not installed")
     if "E3BM_TEST_DATA" not in os.environ:
         pytest.skip("E3BM_TEST_DATA does not name the folder of real data")
-    from e3bm.data.photo import photo_pixels
-    from e3bm.data.photo_folder import photos_by_class
+    from e3bm.data.read.photos import photo_pixels, photos_by_class
 
     with photos_by_class(Path(os.environ["E3BM_TEST_DATA"]) / "birds_photos.zip") as found:
         some = dict(list(found.items())[:3])

@@ -12,13 +12,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from e3bm.assembly import build_backbone, build_learner
-from e3bm.engine import Engine
-from e3bm.tracking.progress import Silent
-from e3bm.training.meta_train import meta_step
-from e3bm.training.optimisers import build_optimiser
-from e3bm.workflows.tasks import episode_sampler, open_data
-from e3bm.workflows.train import build_tasks
+from e3bm.runs.assembly import build_backbone, build_learner
+from e3bm.runs.engine import Engine
+from e3bm.runs.progress import Silent
+from e3bm.runs.tasks import episode_sampler, open_data
+from e3bm.runs.training.meta_train import meta_step
+from e3bm.runs.training.optimisers import build_optimiser
+from e3bm.runs.training.train import build_tasks
 from small_runs import settings
 
 GOLDEN = Path(__file__).parent / "first_steps.json"

@@ -5,10 +5,10 @@ from torch import nn
 
 from e3bm.backbones import TaskBatchNorm2d, build
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
 from e3bm.core.learner import MetaLearner
 from e3bm.core.schedules import Constant, Generated, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.methods import Maml
 
 WAYS = 3

@@ -1,6 +1,6 @@
 import torch
 
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 from e3bm.methods.attention import AttentionHead
 from e3bm.methods.base import ReadyFeatures
 

@@ -12,15 +12,14 @@ from torch import nn
 from torch.func import functional_call
 
 from e3bm.backbones import batchnorm_mode, build
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, LastOnly, Learned
-from e3bm.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods import METHODS, Maml
 from e3bm.methods.base import Parts, ReadyFeatures
-from e3bm.settings import TrainSettings
+from e3bm.runs.settings import TrainSettings
 
 
 def exact(found, expected):

@@ -9,8 +9,8 @@ from torch import nn
 
 from e3bm.backbones import batchnorm_mode, commit_statistics, pop_statistics
 from e3bm.backbones.normalisation import task_batchnorms
-from e3bm.core.losses import meta_loss
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
 from e3bm.methods import Maml
 

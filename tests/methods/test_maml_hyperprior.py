@@ -9,11 +9,10 @@ from torch.func import functional_call
 
 from e3bm.backbones import batchnorm_mode
 from e3bm.core.context import TINY
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import kl_to_base, meta_loss
+from e3bm.core.learner import MetaLearner, kl_to_base, meta_loss
 from e3bm.core.schedules import Constant, Equal, Frozen, LastOnly, Learned
-from e3bm.episode import TaskBatch
 
 
 def exact(found, expected):

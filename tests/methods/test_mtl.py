@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from e3bm.core.context import Context, Stats
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, Method
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, Generated, LastOnly, equal_values
-from e3bm.episode import TaskBatch
 from e3bm.methods import Mtl, ReadyFeatures
 
 FEATURES, WAYS, PIXELS = 8, 3, 10

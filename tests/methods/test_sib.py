@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner, Method
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
-from e3bm.episode import TaskBatch
 from e3bm.methods import ReadyFeatures, Sib
 from e3bm.methods.sib import EquivariantNet, PublishedNet, TaskNorm
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from e3bm.settings import PretrainSettings, Settings, TrainSettings, read_settings
-from e3bm.tracking.files import write_json
-from e3bm.tracking.run_folder import RunFolder
+from e3bm.runs.folder.files import write_json
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.settings import PretrainSettings, Settings, TrainSettings, read_settings
 
 MakeRun = Callable[..., Path]
 BINS = 15

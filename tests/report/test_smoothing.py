@@ -1,6 +1,6 @@
 import pytest
 
-from e3bm.report.smoothing import chosen_epochs, smooth, thin
+from e3bm.report.training_figures import chosen_epochs, smooth, thin
 
 
 def test_smoothing_is_a_weighted_mean_that_forgets_by_the_factor():

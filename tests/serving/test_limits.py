@@ -15,7 +15,7 @@ from torch import nn
 
 from e3bm.errors import SettingsError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.serving.headers import HEADERS
+from e3bm.serving.app import HEADERS
 from e3bm.serving.server import listening
 from e3bm.serving.settings import ServeSettings
 

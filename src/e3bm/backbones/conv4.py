@@ -1,15 +1,126 @@
 """4CONV: four blocks of convolution, BatchNorm, ReLU and max-pooling (Vinyals et al. 2016, Finn et al. 2017)."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from e3bm.backbones.base import BACKBONES, Backbone
-from e3bm.backbones.functional_conv4 import FunctionalConv4, check_image_size, functional_conv4
+from e3bm.backbones.double_backward import convolve, pool_with_moments, scaled_relu
 from e3bm.backbones.layers import ConvNorm, channels_last, scaled
-from e3bm.errors import SettingsError
+from e3bm.backbones.normalisation import TaskBatchNorm2d
+from e3bm.errors import DataError, SettingsError
+
+# 4CONV with handed-in parameters, made for second-order gradients: the numbers of Conv4, sooner.
+#
+# A block is convolution, pooling with moments, scale and shift, ReLU. The bias of a convolution is never added to a
+# map: BatchNorm with the images' own statistics takes it out again, and with given ones it is part of the shift.
+
+
+class BlockParameters(NamedTuple):
+    """What one block is made of."""
+
+    weight: Float[Tensor, "C2 C 3 3"]
+    bias: Float[Tensor, " C2"] | None
+    gamma: Float[Tensor, " C2"]
+    beta: Float[Tensor, " C2"]
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class FunctionalConv4:
+    """Conv4's forward pass as a function of its parameters; ``epsilons`` are those of its BatchNorm layers."""
+
+    image_size: int
+    epsilons: tuple[float, ...]
+    strided: bool
+    average: bool
+
+    def __call__(
+        self,
+        parameters: Mapping[str, Tensor],
+        images: Float[Tensor, "N C H W"],
+        statistics: Sequence[Float[Tensor, "2 C2"]] | None = None,
+        observe: bool = False,
+    ) -> tuple[Float[Tensor, "N D"], tuple[Float[Tensor, "2 C2"], ...]]:
+        """Features, normalised by the given mean and variance of each layer or by the images' own.
+
+        With ``observe`` also the images' own statistics: mean and unbiased variance of each layer.
+        """
+        check_image_size(images, self.image_size)
+        maps, seen = channels_last(images), []
+        for number, epsilon in enumerate(self.epsilons):
+            block = BlockParameters(
+                parameters[f"blocks.{number}.conv.weight"],
+                parameters.get(f"blocks.{number}.conv.bias"),
+                parameters[f"blocks.{number}.norm.weight"],
+                parameters[f"blocks.{number}.norm.bias"],
+                epsilon,
+            )
+            maps, own = self._block(maps, block, None if statistics is None else statistics[number], observe)
+            seen += own
+        features = maps.mean((2, 3)) if self.average else maps.flatten(1)
+        return features, tuple(seen)
+
+    def _block(
+        self, maps: Tensor, block: BlockParameters, given: Tensor | None, observe: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        maps = convolve(maps, block.weight, 2 if self.strided else 1)
+        count = maps.numel() // maps.shape[1]
+        if count == 1 and (given is None or observe):
+            raise DataError(
+                f"Batch statistics need more than one value per channel, found a map of shape {tuple(maps.shape)}; "
+                "pass more or larger images, or use the running statistics."
+            )
+        if self.strided:
+            mean = maps.mean((0, 2, 3))
+            variance = (maps - mean.view(1, -1, 1, 1)).square().mean((0, 2, 3))
+        else:
+            maps, mean, variance = pool_with_moments(maps, block.gamma)
+        seen = []
+        if observe:
+            with torch.no_grad():
+                centre = mean if block.bias is None else mean + block.bias
+                seen = [torch.stack([centre, variance * (count / (count - 1))])]
+        if given is not None:
+            mean, variance = given.unbind(0)
+        scale = block.gamma * (variance + block.epsilon).rsqrt()
+        if given is not None and block.bias is not None:
+            mean = mean - block.bias
+        shift = torch.addcmul(block.beta, mean, scale, value=-1)
+        if given is None and block.bias is not None:
+            # A gradient of zero, not none at all: distributed training waits for every parameter.
+            shift = shift + 0.0 * block.bias
+        return scaled_relu(maps, scale, shift), seen
+
+
+def functional_conv4(
+    blocks: Iterable[nn.Module], *, image_size: int, strided: bool, average: bool
+) -> FunctionalConv4 | None:
+    """The functional form of blocks as Conv4 builds them; None once a layer was folded or replaced."""
+    epsilons = []
+    for block in blocks:
+        if not isinstance(block, ConvNorm) or type(block.conv) is not nn.Conv2d:
+            return None
+        if not isinstance(block.norm, TaskBatchNorm2d) or not block.norm.affine or block.slope != 0.0:
+            return None
+        epsilons.append(block.norm.eps)
+    return FunctionalConv4(image_size, tuple(epsilons), strided, average)
+
+
+def check_image_size(images: Float[Tensor, "N C H W"], image_size: int) -> None:
+    """Refuse images of another size than a network's features are made for."""
+    if images.shape[2:] != (image_size, image_size):
+        raise DataError(
+            f"This 4CONV was built for images of {image_size} x {image_size} pixels, found "
+            f"{images.shape[2]} x {images.shape[3]}; resize them or build it with their image size."
+        )
+
 
 DEPTH = 4
 

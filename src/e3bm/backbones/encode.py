@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from e3bm.backbones.base import Backbone
 from e3bm.backbones.normalisation import batchnorm_mode
@@ -63,3 +63,34 @@ def _check(backbone: Backbone, images: Tensor, mode: str, update: bool, mask: Te
         )
     if mode == "running" and update:
         raise SettingsError("Running statistics are updated from batch statistics only; encode with the mode 'batch'.")
+
+
+# A backbone as methods use it: tasks in, features out, with the BatchNorm mode that the settings name.
+
+
+class TaskEncoder(nn.Module):
+    """Support and query are encoded in separate passes, every task with its own statistics where those are in use.
+
+    With ``autocast`` the network computes in that type where torch deems it safe; features keep the images' type.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        batchnorm: Literal["batch", "running", "batch_then_running"],
+        *,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone, self.batchnorm, self.autocast = backbone, batchnorm, autocast
+        self.feature_size = backbone.feature_size
+
+    def forward(
+        self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N D"]:
+        own = self.batchnorm == "batch" or (self.batchnorm == "batch_then_running" and self.training)
+        update = own and self.training and self.batchnorm == "batch_then_running"
+        mode: Literal["batch", "running"] = "batch" if own else "running"
+        with torch.autocast(examples.device.type, self.autocast, enabled=self.autocast is not None):
+            features = encode(self.backbone, examples, mode, update=update, mask=mask)
+        return features.to(examples.dtype)

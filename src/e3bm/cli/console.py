@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tyro
@@ -18,9 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from e3bm.errors import E3BMError, SettingsError
-from e3bm.interruption import Interrupted, termination_as_interrupt
-from e3bm.presets import find_preset
-from e3bm.settings import AnySettings, TrainSettings, settings_error
+from e3bm.paper.presets import find_preset
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.progress import Interrupted, termination_as_interrupt
+from e3bm.runs.settings import AnySettings, TrainSettings, settings_error
 
 PLAIN_SECONDS = 5.0
 Parsed = TypeVar("Parsed")
@@ -226,3 +228,18 @@ class LineProgress:
 
 def _words(numbers: dict[str, float]) -> str:
     return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
+
+
+# What is said when a training command has ended.
+
+
+def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up: str) -> None:
+    """The best validation of a run, and the command that uses it; of several processes only the first says it."""
+    if not leads():
+        return
+    best = max((line for line in folder.lines("metrics") if line["split"] == "val"), key=lambda line: line["accuracy"])
+    if as_json:
+        print_json({"run": str(run), **best})
+        return
+    print(f"best {what} on validation classes {best['accuracy']:.2f} +- {best['ci']:.2f} % at step {best['step']}")
+    print(follow_up)

@@ -4,17 +4,34 @@ MAML, MTL and SIB alone are the same loop with a constant rate and a vote for th
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.core.context import Basis
+from e3bm.core.context import Basis, Observation
 from e3bm.core.hyperprior import BoundHyperprior, Hyperprior
-from e3bm.core.readings import Observation
-from e3bm.core.trace import AdaptationTrace
 from e3bm.errors import SettingsError
+
+# What an adaptation leaves behind.
+
+
+@dataclass(frozen=True)
+class AdaptationTrace:
+    """The ensemble's query scores and, epoch by epoch, how it came to them.
+
+    ``rates`` and ``weights`` keep their graph (the KL term needs it); ``losses`` are detached training losses before
+    each update. ``epoch_scores`` holds every single learner's scores when they were asked for.
+    """
+
+    scores: Float[Tensor, "T Q W"]
+    rates: Float[Tensor, "T M"]
+    weights: Float[Tensor, "T M"]
+    losses: Float[Tensor, "T M"]
+    epoch_scores: Float[Tensor, "T M Q W"] | None = None
+
 
 State = TypeVar("State")
 Direction = TypeVar("Direction")

@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.core.context import Basis, Context
-from e3bm.core.readings import Observation, Reading
+from e3bm.core.context import Basis, Context, Observation, Reading
 from e3bm.core.schedules import AFFINE_MIXINGS, MIXINGS, SCALED, Schedule
 from e3bm.errors import SettingsError
 

@@ -3,12 +3,13 @@
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
 
-from e3bm.core.adapt import InnerProblem, adapt_and_keep
+from e3bm.core.adapt import AdaptationTrace, InnerProblem, adapt_and_keep
+from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.trace import AdaptationTrace
-from e3bm.episode import TaskBatch
 from e3bm.errors import DivergenceError
 
 
@@ -48,3 +49,25 @@ class MetaLearner(nn.Module):
                 "lower the inner learning rate or the features' scale."
             )
         return trace, ensemble
+
+
+# The meta-loss (Eq. 13) and the KL term of Eq. 4 for a point estimate.
+
+
+def meta_loss(scores: Float[Tensor, "T Q W"], labels: Int[Tensor, "T Q"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy of the ensemble's query scores over all tasks."""
+    return functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+def kl_to_base(trace: AdaptationTrace, hyperprior: Hyperprior) -> Float[Tensor, ""]:
+    """KL( N(value, s^2) || N(base, s^2) ) = (value - base)^2 / (2 s^2), summed over epochs and both schedules.
+
+    s = 1e-2 |base| + 1e-3 is taken as a constant: otherwise a large base value would buy freedom.
+    """
+    epochs = trace.rates.shape[1]
+    total = trace.rates.new_zeros(())
+    for values, schedule in ((trace.rates, hyperprior.rate), (trace.weights, hyperprior.weight)):
+        base = schedule.base(epochs)
+        scale = (1e-2 * base.abs() + 1e-3).detach()
+        total = total + ((values - base) / scale).square().sum(1).mean() / 2
+    return total

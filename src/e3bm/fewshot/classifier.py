@@ -1,5 +1,6 @@
 """A fitted classifier of features: head, temperature, threshold and what the support set said of itself."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -7,18 +8,64 @@ from hashlib import sha256
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
+from torch import Tensor
 
+from e3bm.core.context import TINY
 from e3bm.errors import DataError, SettingsError
-from e3bm.fewshot.adapted import AdaptedHead, adapt_to, working_precision
-from e3bm.fewshot.calibration import temperature
-from e3bm.fewshot.conformal import prediction_sets
-from e3bm.fewshot.disagreement import epoch_disagreement
-from e3bm.fewshot.leave_one_out import leave_one_out
-from e3bm.fewshot.prior_file import FewShotPrior
-from e3bm.fewshot.suspicion import Suspicion, suspicious_labels
-from e3bm.fewshot.transductive import scores_together
-from e3bm.fewshot.trust_prior import TrustPrior
-from e3bm.fewshot.unknown import known_scores, known_threshold
+from e3bm.fewshot.prior.adapted import AdaptedHead, adapt_to, working_precision
+from e3bm.fewshot.prior.file import FewShotPrior
+from e3bm.fewshot.prior.together import scores_together
+from e3bm.fewshot.trust import (
+    Suspicion,
+    TrustPrior,
+    known_scores,
+    known_threshold,
+    leave_one_out,
+    suspicious_labels,
+    temperature,
+)
+
+# Prediction sets: as many classes as it takes to hold the right one in a wanted share of cases.
+
+
+def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:
+    """The largest misfit (1 - probability) a class may have; without enough left-out examples every class may.
+
+    With n exchangeable examples the rank ceil((n + 1) coverage) keeps the promise. Left-out examples are predicted by
+    fits that miss them, which should make the sets a little larger than needed.
+    """
+    if not 0 < coverage < 1:
+        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
+    rank = math.ceil((len(misfits) + 1) * coverage)
+    return float(np.sort(misfits)[rank - 1]) if 1 <= rank <= len(misfits) else 1.0
+
+
+def prediction_sets(
+    probabilities: Float[np.ndarray, "N W"], misfits: Float[np.ndarray, " L"], coverage: float
+) -> Bool[np.ndarray, "N W"]:
+    """Which classes are in the set of each example; the most probable one always is."""
+    inside = 1 - probabilities <= set_threshold(misfits, coverage)
+    inside[np.arange(len(inside)), probabilities.argmax(1)] = True
+    return inside
+
+
+# How far the epochs of an ensemble are from saying the same.
+
+
+def epoch_disagreement(
+    epoch_scores: Float[Tensor, "M N W"], votes: Float[Tensor, " M"], temperature: float
+) -> Float[Tensor, " N"]:
+    """Mean divergence of the epochs' predictions from their mean, in units of log W: 0 they agree, 1 they cannot less.
+
+    Epochs count by the size of their votes; each one's scores are stretched as the sum is.
+    """
+    share = votes.abs() / (votes.abs().sum() + TINY)
+    stretch = float(votes.sum()) / temperature
+    logs = (epoch_scores * stretch).log_softmax(-1)
+    mean = (share.view(-1, 1, 1) * logs.exp()).sum(0)
+    divergences = (logs.exp() * (logs - (mean + TINY).log())).sum(-1)
+    return (share @ divergences).clamp_min(0) / math.log(epoch_scores.shape[-1])
+
 
 ROWS_AT_ONCE = 4096
 MOST_TOGETHER = 2000

@@ -7,20 +7,26 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float, Float32
 
-from e3bm.data.photo import Photo, as_photos
 from e3bm.data.progress import ProgressCallback
+from e3bm.data.read.photos import Photo, as_photos
 from e3bm.errors import DataError
-from e3bm.fewshot.backbone_choice import BackboneChoice, choose_backbone
+from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restored
 from e3bm.fewshot.classifier import FitOptions, fit_classifier
-from e3bm.fewshot.feature_extractor import FeatureExtractor
-from e3bm.fewshot.fitted_photos import FittedPhotos, SuspiciousPhoto, predictions, predictions_together
-from e3bm.fewshot.influence import Influence, influences
+from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.model_file import fitted_of, model_bytes, origin_of, read_model, save_model
-from e3bm.fewshot.prediction import Prediction
-from e3bm.fewshot.prior_file import load_prior
-from e3bm.fewshot.saved_backbone import restored
-from e3bm.fewshot.support_reading import Source, feature_shots, opened_source, photos_of, read_shots
-from e3bm.fewshot.support_set import Shots, SupportSet, feature_table
+from e3bm.fewshot.prediction import FittedPhotos, Prediction, SuspiciousPhoto, predictions, predictions_together
+from e3bm.fewshot.prior.adapted import Influence, influences
+from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.support_set import (
+    Shots,
+    Source,
+    SupportSet,
+    feature_shots,
+    feature_table,
+    opened_source,
+    photos_of,
+    read_shots,
+)
 
 
 class FewShotClassifier:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.fewshot.classifier import FittedClassifier
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.methods.collapsed import unit
-from e3bm.tracking.files import write_bytes
+from e3bm.methods.heads.collapsed import unit
+from e3bm.runs.folder.files import write_bytes
 
 CLOSE = 1e-5
 TRIED = (1, 3)  # numbers of images at once

@@ -1,7 +1,7 @@
 """One published method per file; importing this package registers them."""
 
 from e3bm.methods.base import METHODS, Encoder, Parts, ReadyFeatures
-from e3bm.methods.collapsed import CollapsedHead
+from e3bm.methods.heads.collapsed import CollapsedHead
 from e3bm.methods.maml import Maml
 from e3bm.methods.mtl import Mtl
 from e3bm.methods.nearest_mean import NearestMean

@@ -5,10 +5,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3bm.core.trace import AdaptationTrace
-from e3bm.episode import TaskBatch
+from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.episode import TaskBatch
 from e3bm.methods.base import Encoder
-from e3bm.methods.collapsed import unit
+from e3bm.methods.heads.collapsed import unit
 
 
 class AttentionHead(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from e3bm.core.learner import Method
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
-from e3bm.settings import TrainSettings
+from e3bm.runs.settings import TrainSettings
 
 
 @runtime_checkable

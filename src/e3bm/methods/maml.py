@@ -8,13 +8,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from e3bm.core.context import Basis
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods.base import METHODS, Parts, check_ways
 from e3bm.methods.functional import ImageBackbone, functional_pass
 from e3bm.methods.maml_passes import Answer, Lesson, Parameters, TaskPasses, parameter_names
 from e3bm.methods.step_statistics import BatchNorm, StepStatistics
-from e3bm.settings import TrainSettings
+from e3bm.runs.settings import TrainSettings
 
 
 @METHODS.register("maml")

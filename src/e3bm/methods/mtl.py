@@ -6,15 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import METHODS, Encoder, Parts
-from e3bm.methods.collapsed import unit, unit_centred
-from e3bm.methods.cosine_head import CosineHead, CosineStart
-from e3bm.methods.initialisers import Initialiser, LearnedStart, PrototypeStart
-from e3bm.methods.labelled import LabelledSupport
-from e3bm.methods.linear_head import LinearHead
-from e3bm.settings import TrainSettings
+from e3bm.methods.heads.collapsed import unit, unit_centred
+from e3bm.methods.heads.cosine import CosineHead, CosineStart
+from e3bm.methods.heads.labelled import Initialiser, LabelledSupport, LearnedStart, PrototypeStart
+from e3bm.methods.heads.linear import LinearHead
+from e3bm.runs.settings import TrainSettings
 
 
 @METHODS.register("mtl")

@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.core.trace import AdaptationTrace
-from e3bm.episode import TaskBatch
+from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.episode import TaskBatch
 from e3bm.methods.base import Encoder
-from e3bm.methods.collapsed import unit
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.collapsed import unit
+from e3bm.methods.heads.labelled import LabelledSupport
 
 
 class NearestMean(nn.Module):

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import METHODS, Encoder, Parts, check_ways
-from e3bm.methods.collapsed import unit
-from e3bm.methods.cosine_head import CosineHead, CosineStart
-from e3bm.methods.labelled import LabelledSupport
-from e3bm.settings import TrainSettings
+from e3bm.methods.heads.collapsed import unit
+from e3bm.methods.heads.cosine import CosineHead, CosineStart
+from e3bm.methods.heads.labelled import LabelledSupport
+from e3bm.runs.settings import TrainSettings
 
 BATCHNORM_EPS = 1e-5
 

@@ -4,14 +4,48 @@ import json
 import shlex
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from e3bm.report.drawing import Drawing
-from e3bm.report.figures import Section
+from e3bm.report.drawing import GRID, INK, MUTED, RAMP, SERIES, Drawing
+from e3bm.report.figures import Section, figures
 from e3bm.report.result_rows import by_protocol, data_words, task_words
-from e3bm.report.run_data import Record, RunData
-from e3bm.report.stylesheet import stylesheet
+from e3bm.report.run_data import Record, RunData, find_runs, read_run
 from e3bm.report.tables import details_table, results_table, runs_table
+from e3bm.runs.folder.files import storage_errors
+
+# The look of a report page: rules from page.css, colours for light and for dark, shared with the figures.
+
+
+LIGHT = {"paper": "#ffffff", "ink": INK, "muted": MUTED, "grid": GRID, "soft": "#f4f6f9", "warn": "#9a4b00"}
+DARK = {
+    "paper": "#15181d",
+    "ink": "#e7eaee",
+    "muted": "#a2abb7",
+    "grid": "#333a44",
+    "soft": "#1e232a",
+    "warn": "#ffb169",
+}
+DARK_SERIES = ("#5fb0ea", "#ff9350", "#3fcf9f", "#e39ad0", "#f0bd45", "#9bd3f7", "#c99c90", "#b3bac4")
+DARK_RAMP = ("#b48ef0", "#7fa8f0", "#45c7c3", "#8bdc6c", "#f7d354")
+
+
+def stylesheet() -> str:
+    """Colour variables and rules; a printed page is light."""
+    light, dark = _variables(LIGHT, SERIES, RAMP), _variables(DARK, DARK_SERIES, DARK_RAMP)
+    colours = (
+        f":root {{ color-scheme: light dark; {light} }}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+    )
+    return colours + files("e3bm.report").joinpath("page.css").read_text(encoding="utf-8")
+
+
+def _variables(named: dict[str, str], series: tuple[str, ...], ramp: tuple[str, ...]) -> str:
+    named = named | {f"series{i + 1}": colour for i, colour in enumerate(series)}
+    named = named | {f"ramp{i + 1}": colour for i, colour in enumerate(ramp)}
+    return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 ICON = "data:,"  # or a browser asks its server for one
@@ -124,3 +158,27 @@ def _versions(run: RunData) -> str:
     parts = ([f"Python {python}"] if python else []) + parts + ([f"commit {commit}"] if commit else [])
     machine = [str(run.environment[key]) for key in ("platform", "processor") if run.environment.get(key)]
     return ", ".join(parts + machine) or "not recorded"
+
+
+# `e3bm report`: run folders in, one self-contained page and its figures out.
+
+
+def report(
+    runs: Sequence[Path], out: Path, *, title: str = "E3BM report", rows: Sequence[Record] | None = None
+) -> Path:
+    """Write ``out/index.html`` and every figure as PNG and SVG beside it; give the path of the page.
+
+    A folder that holds runs stands for all of them. ``rows`` replaces the results found in the runs, for instance by
+    results aggregated over seeds.
+    """
+    read = [read_run(path) for path in find_runs([Path(path) for path in runs])]
+    shown = [row for run in read for row in run.results] if rows is None else list(rows)
+    sections = figures(read, shown)
+    index = out / "index.html"
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for drawing in (drawing for section in sections for drawing in section.drawings):
+            (out / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
+            (out / f"{drawing.name}.png").write_bytes(drawing.png)
+        index.write_text(page(title, read, shown, sections), encoding="utf-8", errors="replace")
+    return index

@@ -1,21 +1,87 @@
 """The application: routes, limits, headers and counts put together."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Response
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.serving.gate import Gate
-from e3bm.serving.headers import SecurityHeaders
-from e3bm.serving.lane import Lane
+from e3bm.serving.limits import Gate, Lane
 from e3bm.serving.measures import Measures, Measuring
-from e3bm.serving.page_files import page_routes
 from e3bm.serving.refusals import NoTraces, add_handlers
 from e3bm.serving.routes import Service, api_routes
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.workspace import Workspace
+
+# What every answer tells the browser: run our own scripts only, be framed by nobody, guess nothing, keep nothing.
+
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class SecurityHeaders:
+    """Adds them to whatever is answered, errors too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+# The page: a fixed list of files, read once; what is asked for never becomes a path.
+
+
+FOLDER = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def page_routes() -> APIRouter:
+    """A route for every file; the page itself is at the root."""
+    router = APIRouter(include_in_schema=False)
+    for file in sorted(FOLDER.iterdir()):
+        if file.suffix in KINDS:
+            address = "/" if file.name == "index.html" else f"/{file.name}"
+            router.add_api_route(address, _sender(file.read_bytes(), KINDS[file.suffix]), methods=["GET", "HEAD"])
+    return router
+
+
+def _sender(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
+    async def send() -> Response:
+        return Response(content, media_type=kind)
+
+    return send
 
 
 def create_app(settings: ServeSettings | None = None, classifier: FewShotClassifier | None = None) -> FastAPI:

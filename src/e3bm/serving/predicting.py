@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from e3bm.data.image_header import image_size
+from e3bm.data.read.decode import image_size
 from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.fewshot.prior_file import load_prior
+from e3bm.fewshot.prior.file import load_prior
 from e3bm.serving.refusals import Refusal
 from e3bm.serving.schemas import Influence, PhotoPrediction
 from e3bm.serving.settings import ServeSettings
-from e3bm.serving.snapshot import Fit
 from e3bm.serving.uploads import Upload
+from e3bm.serving.workspace import Fit
 
 MOST_INFLUENCES = 12
 MOST_EXPLAINED = 500  # photos of all classes; with more, finding their parts takes longer than the prediction itself

@@ -1,20 +1,26 @@
 """The API."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from e3bm.serving.lane import Lane
+from e3bm.fewshot.extractor import FeatureExtractor
+from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.model_file import origin_of, read_model
+from e3bm.serving.limits import Lane
 from e3bm.serving.measures import Measures
-from e3bm.serving.model_content import opened_model
-from e3bm.serving.predicting import features_of, predicted
+from e3bm.serving.predicting import can_use_together, features_of, predicted
 from e3bm.serving.refusals import Refusal
 from e3bm.serving.schemas import (
     AddedPhotos,
     ClassState,
+    Doubt,
     Health,
+    Limits,
     ModelState,
     NewClass,
     Predictions,
@@ -22,10 +28,86 @@ from e3bm.serving.schemas import (
     WorkspaceState,
 )
 from e3bm.serving.settings import ServeSettings
-from e3bm.serving.snapshot import Fit
-from e3bm.serving.states import class_state, fit_state, workspace_state
-from e3bm.serving.uploads import form_schema, read_form
-from e3bm.serving.workspace import Workspace
+from e3bm.serving.uploads import Upload, form_schema, read_form
+from e3bm.serving.workspace import Fit, KeptClass, Workspace
+
+# Snapshots of the workspace as the records that the API sends.
+
+
+def workspace_state(workspace: Workspace) -> WorkspaceState:
+    """Everything but the features."""
+    now = workspace.snapshot
+    return WorkspaceState(
+        token=workspace.token,
+        backbone=now.empty.extractor.origin.name,
+        together=now.fit is not None and can_use_together(now.fit),
+        unchangeable=now.unchangeable,
+        classes=tuple(map(class_state, now.classes)),
+        model=None if now.fit is None else fit_state(now.fit, fresh=now.fit.version == now.version),
+        limits=_limits(workspace.settings),
+    )
+
+
+def class_state(kept: KeptClass) -> ClassState:
+    """A class and the numbers of its photos."""
+    return ClassState(id=kept.number, name=kept.name, photos=tuple(photo.number for photo in kept.photos))
+
+
+def fit_state(fit: Fit, *, fresh: bool) -> ModelState:
+    """What a page shows of a fit."""
+    model = fit.classifier
+    return ModelState(
+        classes=model.classes,
+        rates=tuple(model.rates.tolist()),
+        votes=tuple(model.votes.tolist()),
+        left_out_accuracy=model.left_out_accuracy,
+        doubts=_doubts(fit),
+        fresh=fresh,
+    )
+
+
+def _doubts(fit: Fit) -> tuple[Doubt, ...]:
+    fitted = fit.classifier.fitted
+    if not fit.photos:
+        return ()
+    return tuple(
+        Doubt(photo=fit.photos[one.position][0], looks_like=fitted.classes[one.looks_like], odds=one.odds)
+        for one in fitted.classifier.suspicions
+    )
+
+
+def _limits(settings: ServeSettings) -> Limits:
+    return Limits(
+        upload_bytes=settings.most_upload,
+        images=settings.most_images,
+        pixels=settings.most_pixels,
+        photos=settings.most_photos,
+        classes=settings.most_classes,
+    )
+
+
+# A model that was sent: the classifier in it, if it needs nothing but what is here already.
+
+
+SELF_CONTAINED = ("package", "run")
+
+
+def opened_model(upload: Upload, at_hand: Sequence[FeatureExtractor], prior: Path | None) -> FewShotClassifier:
+    """The classifier in an uploaded file; its backbone is one that is at hand, installed, or in the file itself.
+
+    A file can also name a model of a hub, which may be any folder of this machine: no request decides that.
+    """
+    about, _ = read_model(Path(upload.name), upload.content)
+    origin, _, _ = origin_of(Path(upload.name), about)
+    known = next((one for one in at_hand if one.origin.digest == origin.digest), None)
+    if known is None and origin.kind not in SELF_CONTAINED:
+        raise Refusal(
+            422,
+            f"{upload.name} was made with the backbone '{origin.name}', which is not this server's; "
+            "start the server with that model.",
+        )
+    return FewShotClassifier.from_bytes(upload.content, name=upload.name, backbone=known, prior=prior)
+
 
 SWITCH = {"type": "boolean", "default": False, "description": "use the photos together"}
 PROBLEMS: dict[int | str, dict[str, Any]] = {

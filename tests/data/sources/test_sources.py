@@ -9,9 +9,9 @@ from PIL import Image
 
 from e3bm.data.layouts.base import KnownClasses, Layout
 from e3bm.data.layouts.folders import ClassFolders
-from e3bm.data.packed_format import SPLIT_NAMES
+from e3bm.data.read.prepare import prepare
 from e3bm.data.source import SOURCES, DataSource, SourceCard, SplitCount, open_dataset, plain_name, registered_sources
-from e3bm.workflows.prepare import prepare
+from e3bm.data.store.format import SPLIT_NAMES
 
 
 @pytest.mark.parametrize("name", list(registered_sources()))

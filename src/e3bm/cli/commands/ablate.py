@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import tyro
 
 from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
-from e3bm.presets import find_preset
-from e3bm.settings import TrainSettings
+from e3bm.paper.presets import find_preset
+from e3bm.runs.settings import TrainSettings
 
 PRESET = "small-mtl-fc100-1shot-lstm-inductive"
 
@@ -47,10 +47,10 @@ def run(words: Sequence[str]) -> int:
     )
     default, words = settings_of_preset(words, "train", find_preset(PRESET).train)
     options = parse(Options, words, "ablate", about, Options(tyro.MISSING, tyro.MISSING, default))
+    from e3bm.paper.ablate import ablate, summary_rows
     from e3bm.report.tables import results_table
-    from e3bm.settings import TestSettings
-    from e3bm.workflows.ablate import ablate, summary_rows
-    from e3bm.workflows.train_many import seconds_of
+    from e3bm.runs.settings import TestSettings
+    from e3bm.runs.training.train_many import seconds_of
 
     found = ablate(
         options.study,

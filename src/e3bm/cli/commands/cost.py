@@ -24,7 +24,7 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "cost", "What E3BM adds in parameters, time and memory (Table S3).")
     if options.preset:
         return _preset(options)
-    from e3bm.workflows.cost import cost
+    from e3bm.paper.cost import cost
 
     rows = cost()
     if options.json:
@@ -39,9 +39,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def _preset(options: Options) -> int:
-    from e3bm.presets import find_preset
+    from e3bm.paper.presets import find_preset
+    from e3bm.paper.timed_cost import preset_cost
     from e3bm.report.reproduction import timed_table
-    from e3bm.workflows.cost_of_preset import preset_cost
 
     preset = find_preset(options.preset)
     rows = preset_cost(preset, repeats=options.repeats, training=not options.skip_training, progress=progress_here())

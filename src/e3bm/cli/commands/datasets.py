@@ -31,7 +31,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "Known data sets, where they are looked for, and what is there."
     options = parse(Options, words, "datasets", about)
-    from e3bm.workflows.datasets import clean_cache, known_datasets
+    from e3bm.data.inspect.catalogue import clean_cache, known_datasets
 
     if options.clean or options.remove:
         report = clean_cache(options.folder, options.names, remove=options.remove)

@@ -25,8 +25,8 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "Pre-train, meta-train MTL, SIB and MAML with and without E3BM on the embedded glyphs, test all, report."
     options = parse(Options, words, "demo", about)
+    from e3bm.paper.demo import run_demo
     from e3bm.report.tables import results_table
-    from e3bm.workflows.demo import run_demo
 
     demo = run_demo(options.size, options.run, progress_here(), options.workers)
     if options.json:

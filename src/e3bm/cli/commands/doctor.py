@@ -27,7 +27,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "What a data file or folder is, whether it is whole, and what to run next."
     options = parse(Options, words, "doctor", about)
-    from e3bm.workflows.doctor import doctor
+    from e3bm.data.inspect.doctor import doctor
 
     progress = progress_here()
     try:

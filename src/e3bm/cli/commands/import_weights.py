@@ -31,7 +31,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "Published backbone weights into ours, saying exactly what matched and what did not."
     options = parse(Options, words, "import-weights", about)
-    from e3bm.workflows.import_weights import import_weights
+    from e3bm.runs.import_weights import import_weights
 
     done = import_weights(options.file, options.backbone, options.out, width=options.width)
     if options.json:

@@ -39,7 +39,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "Any known form of a data set into one packed folder; resumes, and does nothing twice."
     options = parse(Options, words, "prepare", about)
-    from e3bm.workflows.prepare import prepare
+    from e3bm.data.read.prepare import prepare
 
     progress = progress_here()
     try:

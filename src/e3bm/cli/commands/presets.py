@@ -21,7 +21,7 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "presets", "Named settings for train, pretrain and test.")
-    from e3bm.presets import find_preset, presets
+    from e3bm.paper.presets import find_preset, presets
 
     known = presets()
     chosen = {name: preset for name, preset in known.items() if options.name in name}

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import parse, progress_here, settings_of_preset
-from e3bm.settings import PretrainSettings
+from e3bm.runs.settings import PretrainSettings
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ def run(words: Sequence[str]) -> int:
     about += " `--preset NAME` takes the defaults from a preset; `e3bm presets` lists them."
     default, words = settings_of_preset(words, "pretrain", PretrainSettings())
     options = parse(Options, words, "pretrain", about, Options(run=tyro.MISSING, settings=default))
-    from e3bm.cli.outcome import show_best
-    from e3bm.workflows.pretrain import run_pretrain
+    from e3bm.cli.console import show_best
+    from e3bm.runs.training.pretrain import run_pretrain
 
     folder = run_pretrain(options.settings, options.run, progress_here(), tensorboard=options.tensorboard)
     show_best(

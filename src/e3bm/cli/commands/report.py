@@ -24,7 +24,7 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "report", "One self-contained HTML page and figures from run folders.")
-    from e3bm.workflows.report import report
+    from e3bm.report.page import report
 
     page = report(list(options.runs), options.out)
     if options.json:

@@ -50,10 +50,10 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "The paper, the published code and our runs side by side, with intervals and paired differences."
     options = parse(Options, words, "reproduce", about)
+    from e3bm.paper.reproduce import Request, draw_figure, reproduce
+    from e3bm.paper.run_missing import Effort
     from e3bm.report.reproduction import cost_table, reproduction_table
-    from e3bm.workflows.reproduce import Request, draw_figure, reproduce
-    from e3bm.workflows.run_missing import Effort
-    from e3bm.workflows.train_many import seconds_of
+    from e3bm.runs.training.train_many import seconds_of
 
     seconds = seconds_of(options.budget) if options.budget else None
     effort = Effort(seconds, options.seeds, options.scale, options.runs, options.episodes, options.workers)

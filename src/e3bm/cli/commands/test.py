@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import leads, parse, print_json, progress_here, settings_of_preset
-from e3bm.settings import TestSettings
+from e3bm.runs.settings import TestSettings
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def run(words: Sequence[str]) -> int:
     default, words = settings_of_preset(words, "test", TestSettings())
     options = parse(Options, words, "test", about, Options(runs=tyro.MISSING, settings=default))
     from e3bm.report.tables import results_table
-    from e3bm.workflows.test import run_test
+    from e3bm.runs.evaluation.test import run_test
 
     rows = run_test(list(options.runs), options.settings, progress_here())
     if not leads():

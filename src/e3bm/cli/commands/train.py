@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import check_pretrained, parse, progress_here, settings_of_preset
-from e3bm.settings import TrainSettings
+from e3bm.runs.settings import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ def run(words: Sequence[str]) -> int:
     default, rest = settings_of_preset(words, "train", TrainSettings())
     options = parse(Options, rest, "train", about, Options(run=tyro.MISSING, settings=default))
     check_pretrained(words, options.settings)
-    from e3bm.cli.outcome import show_best
-    from e3bm.workflows.train import run_train
+    from e3bm.cli.console import show_best
+    from e3bm.runs.training.train import run_train
 
     folder = run_train(options.settings, options.run, progress_here(), tensorboard=options.tensorboard)
     show_best(folder, options.run, options.json, "accuracy", f"test it with: e3bm test {options.run}")

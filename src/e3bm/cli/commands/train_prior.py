@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import parse, print_json, progress_here
-from e3bm.fewshot.prior_settings import PriorSettings
+from e3bm.fewshot.meta.settings import PriorSettings
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def run(words: Sequence[str]) -> int:
     about = "Meta-train the prior of few-shot classifiers on features of many classes."
     default = Options(out=tyro.MISSING, run=tyro.MISSING, settings=PriorSettings())
     options = parse(Options, words, "train-prior", about, default)
-    from e3bm.workflows.train_prior import run_train_prior
+    from e3bm.fewshot.meta.train import run_train_prior
 
     last = run_train_prior(options.settings, options.out, options.run, progress_here())
     if options.json:

@@ -1,12 +1,9 @@
 """FC100 and CIFAR-FS: CIFAR-100's images, train and test together, in two different class splits."""
 
 from e3bm.data.layouts.base import KnownClasses
-from e3bm.data.layouts.cifar_archive import CifarArchive
-from e3bm.data.layouts.csv_images import CsvImages
-from e3bm.data.layouts.folders import ClassFolders, SplitFolders
-from e3bm.data.layouts.split_pickles import SplitPickles
-from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount
-from e3bm.data.splits import class_list, split_of_each
+from e3bm.data.layouts.folders import ClassFolders, CsvImages, SplitFolders
+from e3bm.data.layouts.pickles import CifarArchive, SplitPickles
+from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount, class_list, split_of_each
 
 PIXEL_MEAN = (129.37731888, 124.10583864, 112.47758569)
 PIXEL_STD = (68.20947949, 65.43124043, 70.45866994)

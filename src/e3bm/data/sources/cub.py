@@ -1,10 +1,8 @@
 """CUB-200-2011: photographs of 200 bird species."""
 
 from e3bm.data.layouts.base import KnownClasses
-from e3bm.data.layouts.csv_images import CsvImages
-from e3bm.data.layouts.folders import ClassFolders, SplitFolders
-from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount
-from e3bm.data.splits import class_list, split_of_each
+from e3bm.data.layouts.folders import ClassFolders, CsvImages, SplitFolders
+from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount, class_list, split_of_each
 
 
 @SOURCES.register("cub")

@@ -1,8 +1,7 @@
 """Any folder of images: one subfolder for each class."""
 
 from e3bm.data.layouts.base import KnownClasses
-from e3bm.data.layouts.csv_images import CsvImages
-from e3bm.data.layouts.folders import ClassFolders, SplitFolders
+from e3bm.data.layouts.folders import ClassFolders, CsvImages, SplitFolders
 from e3bm.data.source import OWN_FOLDER, SOURCES, SourceCard
 
 

@@ -1,11 +1,9 @@
 """miniImageNet: 100 classes of ImageNet at 84 px, in the class split of Ravi and Larochelle."""
 
 from e3bm.data.layouts.base import KnownClasses
-from e3bm.data.layouts.csv_images import CsvImages
-from e3bm.data.layouts.folders import ClassFolders, SplitFolders
-from e3bm.data.layouts.split_pickles import SplitPickles
-from e3bm.data.source import SOURCES, SourceCard, SplitCount
-from e3bm.data.splits import class_list, split_of_each
+from e3bm.data.layouts.folders import ClassFolders, CsvImages, SplitFolders
+from e3bm.data.layouts.pickles import SplitPickles
+from e3bm.data.source import SOURCES, SourceCard, SplitCount, class_list, split_of_each
 
 
 @SOURCES.register("miniimagenet")

@@ -1,9 +1,8 @@
 """Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, in the split of Vinyals et al."""
 
-from e3bm.data.layouts.alphabets import AlphabetFolders
 from e3bm.data.layouts.base import KnownClasses
-from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount
-from e3bm.data.splits import class_list
+from e3bm.data.layouts.folders import AlphabetFolders
+from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount, class_list
 
 ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 

@@ -1,12 +1,9 @@
 """tieredImageNet: 608 classes of ImageNet at 84 px, split by super-class."""
 
 from e3bm.data.layouts.base import KnownClasses
-from e3bm.data.layouts.csv_images import CsvImages
-from e3bm.data.layouts.folders import ClassFolders, SplitFolders
-from e3bm.data.layouts.labelled_arrays import NpzImages, PngPickles
-from e3bm.data.layouts.split_pickles import SplitPickles
-from e3bm.data.source import SOURCES, SourceCard, SplitCount
-from e3bm.data.splits import class_list, split_of_each
+from e3bm.data.layouts.folders import ClassFolders, CsvImages, SplitFolders
+from e3bm.data.layouts.pickles import NpzImages, PngPickles, SplitPickles
+from e3bm.data.source import SOURCES, SourceCard, SplitCount, class_list, split_of_each
 
 
 @SOURCES.register("tieredimagenet")

@@ -1,0 +1,82 @@
+"""Which positions of a data set belong to which class: all that episodes depend on, without a single pixel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from e3bm.core.episode import EpisodeSpec
+from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
+from e3bm.data.store.image_set import ImageSet
+from e3bm.errors import DataError
+
+
+@dataclass(frozen=True)
+class ClassIndex:
+    """The labels of a data set as runs of equal ones, and its splits: a few lines where the images are gigabytes."""
+
+    name: str
+    digest: str
+    """Of pixels and labels, as the data set itself states it."""
+    splits: dict[str, tuple[int, ...]]
+    label_runs: tuple[tuple[int, int], ...]
+    """(class, how many images of it follow one another), in the order of positions."""
+
+    @classmethod
+    def of(cls, images: ImageSet) -> "ClassIndex":
+        """The index of a data set that is at hand."""
+        classes = [number for members in images.splits.values() for number in members]
+        labels = np.full(len(images), -1, np.int64)
+        for number in classes:
+            labels[images.indices_of(number)] = number
+        runs = tuple((int(label), len(list(run))) for label, run in groupby(labels.tolist()))
+        splits = {split: tuple(int(number) for number in members) for split, members in images.splits.items()}
+        return cls(images.name, images.digest, splits, runs)
+
+    def as_json(self) -> dict[str, Any]:
+        splits = {split: _ranges(members) for split, members in self.splits.items()}
+        runs = " ".join(f"{label}x{count}" for label, count in self.label_runs)
+        return {"name": self.name, "digest": self.digest, "splits": splits, "labels": runs}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "ClassIndex":
+        try:
+            splits = {split: _numbers(words) for split, words in values["splits"].items()}
+            pairs = (pair.split("x") for pair in values["labels"].split())
+            runs = tuple((int(label), int(count)) for label, count in pairs)
+            return cls(values["name"], values["digest"], splits, runs)
+        except (AttributeError, KeyError, ValueError, TypeError) as error:
+            raise DataError(f"This is no class index of a data set: {error!r}.") from None
+
+    def sampler(self, split: str, spec: EpisodeSpec, seed: int, stream: str) -> EpisodeSampler:
+        """The same episodes as from the data set itself."""
+        labels = np.repeat([label for label, _ in self.label_runs], [count for _, count in self.label_runs])
+        positions = {number: np.flatnonzero(labels == number) for number in self.splits[split]}
+        return EpisodeSampler(positions, spec, seed, stream=f"{stream}/{split}")
+
+    def hash_of(self, row: Mapping[str, Any]) -> str:
+        """The hash of the episodes that a result row states, drawn anew."""
+        shots = tuple(row["shots"]) if isinstance(row["shots"], list) else row["shots"]
+        spec = EpisodeSpec(row["ways"], shots, row["queries"])
+        return episodes_hash(self.sampler(row["split"], spec, row["episodes_seed"], "test"), row["episodes"])
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """0-59 60 62: consecutive numbers joined, their order kept."""
+    words: list[list[int]] = []
+    for number in numbers:
+        if words and number == words[-1][1] + 1:
+            words[-1][1] = number
+        else:
+            words.append([number, number])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in words)
+
+
+def _numbers(words: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for word in words.split():
+        first, _, last = word.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)

@@ -1,0 +1,129 @@
+"""Episodes by number: ``sampler[i]`` is a pure function of (seed, i), whoever asks, in whatever order."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import compress
+
+import numpy as np
+from jaxtyping import UInt64
+
+from e3bm.core.episode import EpisodeIndex, EpisodeSpec
+from e3bm.data.episodes.randomness import below, random_words, shuffled
+from e3bm.data.store.image_set import ImageSet
+from e3bm.errors import DataError
+
+
+class EpisodeSampler:
+    """Draws episodes from the classes of one split.
+
+    Classes, their order (hence the labels 0..W-1), images and the order of the queries are random; the support is
+    listed way by way. Every class offers its largest number of shots plus its queries, so support and query never meet.
+    """
+
+    def __init__(
+        self,
+        positions: Mapping[int, Sequence[int] | np.ndarray],
+        spec: EpisodeSpec,
+        seed: int,
+        *,
+        class_names: Sequence[str] | None = None,
+        stream: str = "episodes",
+    ) -> None:
+        """``positions`` gives for every class number of the split the positions of its images in the data set."""
+        self.spec, self.seed, self.stream = spec, seed, stream
+        self.classes = tuple(positions)
+        self._per_class = spec.shot_range[1] + spec.queries
+        if spec.ways > len(self.classes):
+            raise DataError(
+                f"Episodes of {spec.ways} ways need {spec.ways} classes, found {len(self.classes)}; "
+                "ask for fewer ways or add classes."
+            )
+        for number, members in positions.items():
+            if len(members) < self._per_class:
+                label = number if class_names is None else f"'{class_names[number]}'"
+                raise DataError(
+                    f"Class {label} has {len(members)} images, but {spec.shot_range[1]} shots and {spec.queries} "
+                    f"queries need {self._per_class}; ask for fewer or add images."
+                )
+        lists = [np.asarray(members, dtype=np.int64) for members in positions.values()]
+        self._class_numbers = np.array(self.classes, dtype=np.int64)
+        self._counts = np.array([len(members) for members in lists], dtype=np.int64)
+        self._starts = np.cumsum(self._counts) - self._counts
+        self._positions = np.concatenate(lists)
+
+    @classmethod
+    def of_split(
+        cls, images: ImageSet, split: str, spec: EpisodeSpec, seed: int, *, stream: str = "episodes"
+    ) -> "EpisodeSampler":
+        """Episodes from one split of a data set; other splits are never touched."""
+        if split not in images.splits:
+            raise DataError(f"There is no split '{split}'; the splits are {', '.join(images.splits)}.")
+        if not images.splits[split]:
+            raise DataError(f"The {split} split of '{images.name}' has no classes; choose another split or data set.")
+        positions = {number: images.indices_of(number) for number in images.splits[split]}
+        return cls(positions, spec, seed, class_names=images.class_names, stream=f"{stream}/{split}")
+
+    def __getitem__(self, number: int) -> EpisodeIndex:
+        return self.batch((number,))[0]
+
+    def batch(self, numbers: Sequence[int]) -> list[EpisodeIndex]:
+        """The episodes with these numbers: the same as one by one, and much faster."""
+        spec, count = self.spec, len(numbers)
+        ways, queries, (low, high) = spec.ways, spec.queries, spec.shot_range
+        if count == 0:
+            return []
+        if min(numbers) < 0:
+            raise DataError(f"Episodes are numbered from 0, found {min(numbers)}.")
+        widths = [ways, ways, ways, ways * self._per_class, ways * self._per_class, ways * queries]
+        words = random_words(self.seed, self.stream, numbers, sum(widths))
+        parts = np.split(words, np.cumsum(widths)[:-1], axis=1)
+        pick, order, shots_drawn, pick_images, order_images, order_queries = parts
+        chosen = _without_replacement(pick, order, np.full(count, len(self.classes)))
+        rows = chosen.astype(np.int64).reshape(-1)  # one row per way of every episode
+        shots = low + below(shots_drawn, high - low + 1).astype(np.int64)
+        shape = (count * ways, self._per_class)
+        local = _without_replacement(pick_images.reshape(shape), order_images.reshape(shape), self._counts[rows])
+        images = self._positions[self._starts[rows][:, None] + local.astype(np.int64)].reshape(count, ways, -1)
+        slots = np.broadcast_to(np.arange(ways * queries, dtype=np.uint64), order_queries.shape)
+        query_slots = shuffled(slots, order_queries).astype(np.int64)
+        query = np.take_along_axis(images[:, :, high:].reshape(count, -1), query_slots, axis=1)
+        classes = self._class_numbers[rows].reshape(count, ways)
+        query_labels = query_slots // queries
+        support = images[:, :, :high].reshape(count, -1)
+        labels = tuple(np.repeat(np.arange(ways), high).tolist())
+        columns = [classes.tolist(), support.tolist(), [labels] * count, query.tolist(), query_labels.tolist()]
+        if low < high:
+            real = (np.arange(high) < shots[:, :, None]).reshape(count, -1).tolist()
+            columns[1:3] = [list(map(tuple, map(compress, column, real))) for column in columns[1:3]]
+        return [EpisodeIndex(*map(tuple, record)) for record in zip(*columns, strict=True)]
+
+
+def episodes_hash(sampler: EpisodeSampler, count: int, block: int = 256) -> str:
+    """The sha256 of the first ``count`` episodes as integers: equal hashes mean equal tests, on any machine."""
+    digest = hashlib.sha256()
+    for start in range(0, count, block):
+        for episode in sampler.batch(range(start, min(start + block, count))):
+            for numbers in (
+                episode.classes,
+                episode.support,
+                episode.support_labels,
+                episode.query,
+                episode.query_labels,
+            ):
+                digest.update(np.array([len(numbers), *numbers], dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _without_replacement(
+    pick: UInt64[np.ndarray, "R m"], order: UInt64[np.ndarray, "R m"], counts: np.ndarray
+) -> UInt64[np.ndarray, "R m"]:
+    """For every row an ordered sample of m of the numbers 0..count-1, all equally likely."""
+    size = pick.shape[1]
+    # Floyd's algorithm: the k-th draw is from 0..top, and top itself steps in where the draw was taken before;
+    # this needs m draws whatever the count. Its set is uniform, its order is not: hence the shuffle.
+    top = (counts - size + np.arange(size)[:, None]).astype(np.uint32)
+    drawn = below(pick.T, top + np.uint64(1)).astype(np.uint32)
+    for k in range(1, size):
+        taken = np.logical_or.reduce(drawn[:k] == drawn[k])
+        np.copyto(drawn[k], top[k], where=taken)
+    return shuffled(drawn.T, order)

@@ -1,0 +1,147 @@
+"""Which data set lies here, in which form: every known one is tried, and the best fit wins."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from e3bm.data.layouts.base import NO_SPLIT, KnownClasses, Listing
+from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree
+from e3bm.data.read.file_tree import FileTree
+from e3bm.data.source import EMBEDDED, OWN_FOLDER, DataSource, SourceCard, registered_sources
+from e3bm.errors import DataError
+
+LEAST_KNOWN, LEAST_COVERED = 0.9, 0.5
+"""A known data set has nearly only classes of its own, and at least half of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recognised:
+    """A data set found in a tree."""
+
+    names: tuple[str, ...]
+    """The registered names it can go under, the best first; ``folder`` for images of one's own."""
+    source: DataSource
+    listing: Listing
+    tree: FileTree
+    rejected: tuple[str, ...] = ()
+    """Why it is not one of the others, where that needs saying."""
+
+
+def recognise(paths: Sequence[Path]) -> Recognised:
+    """What the paths hold; the caller closes the tree."""
+    tree = open_tree(paths)
+    try:
+        found = _best(tree)
+        if found is None and tree.kind == "folder":
+            found = _best_with_archives(paths, tree)
+    except BaseException:
+        tree.close()
+        raise
+    if found is None:
+        tree.close()
+        raise DataError(
+            f"{paths[0]} holds {len(tree.names):,} files and no data set that is known; expected a folder with a "
+            "subfolder of images for each class, or one of the forms that docs/data_sets.md lists."
+        )
+    return found
+
+
+def _best(tree: FileTree) -> Recognised | None:
+    scored: list[tuple[float, str, DataSource, Listing]] = []
+    errors: list[DataError] = []
+    for name, source in _known_sources():
+        try:
+            scored += [(_score(listing, source), name, source, listing) for listing in _first_listing(source, tree)]
+        except DataError as error:
+            errors.append(error)
+    best = max((score for score, *_ in scored), default=0.0)
+    names = tuple(name for score, name, *_ in scored if score == best)
+    if best > 0:
+        source, listing = next((source, listing) for score, _, source, listing in scored if score == best)
+        return Recognised(names, source, listing, tree)
+    own = registered_sources()[OWN_FOLDER]()
+    reasons = tuple(dict.fromkeys(str(error) for error in errors))
+    for listing in _own_listing(own, tree, errors):
+        return Recognised((OWN_FOLDER,), own, listing, tree, reasons)
+    for _, _, source, listing in scored:
+        # Arrays whose counts are those of no data set: still worth a look.
+        return Recognised((OWN_FOLDER,), source, listing, tree, reasons)
+    if errors:
+        raise errors[0]
+    return None
+
+
+def _best_with_archives(paths: Sequence[Path], tree: FileTree) -> Recognised | None:
+    """A folder that holds a data set still packed."""
+    archives = [name for name in tree.names if name.lower().endswith(ARCHIVE_SUFFIXES)]
+    if len(archives) == 1:
+        return _best(open_tree(tree.where / archives[0]))
+    found: list[Recognised] = []
+    for _, source in _known_sources():
+        inner = open_tree(paths, source.card.archive_patterns)
+        candidate = _best(inner) if inner.kind != "folder" else None
+        if candidate is None or candidate.names == (OWN_FOLDER,):
+            inner.close()
+        elif not any(other.names == candidate.names for other in found):
+            found.append(candidate)
+    if len(found) > 1 or (archives and not found):
+        for candidate in found:
+            candidate.tree.close()
+        raise DataError(f"{tree.where} holds several archives ({', '.join(archives[:4])}, ...); point at one of them.")
+    return found[0] if found else None
+
+
+def _known_sources() -> Iterator[tuple[str, DataSource]]:
+    sources = registered_sources()
+    for name in sources:
+        if name not in (OWN_FOLDER, EMBEDDED):
+            yield name, sources[name]()
+
+
+def _first_listing(source: DataSource, tree: FileTree) -> Iterator[Listing]:
+    known = source.known_classes()
+    for layout in source.layouts:
+        listing = layout.find(tree, known)
+        if listing is not None:
+            yield listing
+            return
+
+
+def _own_listing(own: DataSource, tree: FileTree, errors: list[DataError]) -> Iterator[Listing]:
+    for layout in own.layouts:
+        try:
+            listing = layout.find(tree, KnownClasses())
+        except DataError as error:
+            errors.append(error)
+            continue
+        if listing is not None:
+            yield listing
+            return
+
+
+def _score(listing: Listing, source: DataSource) -> float:
+    """How well a listing fits a data set, 0 if it does not."""
+    split_of = source.known_classes().split_of
+    known = [place for place, name in enumerate(listing.class_names) if name in split_of]
+    if not listing.names_known or not known:
+        return _score_counts(listing, source.card)
+    share, covered = len(known) / len(listing.class_names), len(known) / max(len(split_of), 1)
+    telling = len(source.layouts) == 1
+    if share < LEAST_KNOWN or (covered < LEAST_COVERED and not telling):
+        return 0.0
+    stated = [place for place in known if listing.class_splits[place] != NO_SPLIT]
+    agreeing = sum(listing.class_splits[place] == split_of[listing.class_names[place]] for place in stated)
+    return 1.0 + share * covered + (agreeing / len(stated) if stated else 1.0)
+
+
+def _score_counts(listing: Listing, card: SourceCard) -> float:
+    """For classes without names: sizes and numbers must be the published ones."""
+    shape = listing.records.pixel_shape
+    if shape is not None and card.accepted_sizes and shape[0] not in card.accepted_sizes:
+        return 0.0
+    found = listing.split_counts()
+    if NO_SPLIT in found or not card.published:
+        return 0.0
+    fits = [found[split][0] == card.published[split].classes for split in found]
+    exact = [found[split][1] == card.published[split].images for split in found]
+    return (1.0 if all(exact) else 0.5) if all(fits) else 0.0

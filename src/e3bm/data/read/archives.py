@@ -1,0 +1,328 @@
+"""Whatever the user points at, opened as one tree of files."""
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatch
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, cast
+
+from e3bm.data.read.file_tree import (
+    LARGEST_FILE_IN_MEMORY,
+    MOST_FILES,
+    FileTree,
+    FolderTree,
+    MergedTree,
+    SingleFile,
+    is_junk,
+    safe_name,
+    too_large,
+)
+from e3bm.errors import DataError
+
+# What no archive of images does: names that escape, sizes that explode, content that is cut short.
+
+
+# Pixels never shrink this much; what does is a few bytes made to fill a memory.
+LARGEST_RATIO, RATIO_MATTERS_FROM = 200, 64 << 20
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, NotImplementedError)
+
+
+def refuse_bomb(path: Path, name: str, packed: int, full: int) -> None:
+    """Stop where a few bytes would grow as no image does."""
+    if full > RATIO_MATTERS_FROM and full > LARGEST_RATIO * max(packed, 1):
+        raise DataError(
+            f"'{name}' in {path} would grow from {packed:,} to {full:,} bytes, as no image does; "
+            "the archive is refused as a decompression bomb."
+        )
+
+
+def check_length(path: Path, name: str, content: bytes, size: int) -> bytes:
+    """The content, if it is as long as the archive says."""
+    if len(content) != size:
+        raise DataError(f"'{name}' in {path} is cut short: {len(content)} of {size} bytes; fetch the archive again.")
+    return content
+
+
+def damaged(path: Path, kind: str, error: BaseException) -> DataError:
+    """The error for an archive that is cut short or is something else."""
+    return DataError(f"{path} is damaged or not a {kind} file ({str(error).rstrip('.')}); fetch it again.")
+
+
+# A zip file read in place, one member at a time.
+
+
+class ZipTree:
+    """A zip file; members are inflated one at a time."""
+
+    kind, sequential = "zip", False
+
+    def __init__(self, path: Path) -> None:
+        self.where = path
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} holds a name that is not UTF-8; pack it again with UTF-8 names.") from error
+        except (*READ_ERRORS, ValueError) as error:
+            raise damaged(path, "zip", error) from error
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        try:
+            self.folders, self._fingerprint = self._list()
+        except DataError:
+            self._zip.close()
+            raise
+        self.names = tuple(sorted(self._members))
+
+    def _list(self) -> tuple[frozenset[str], str]:
+        path, folders, digest = self.where, set[str](), hashlib.sha256()
+        if len(self._zip.infolist()) > MOST_FILES:
+            raise DataError(f"{path} holds more than {MOST_FILES:,} files; point at the data set itself.")
+        for member in self._zip.infolist():
+            name = safe_name(_zip_name(member, path), path)
+            if member.is_dir():
+                folders.add(name)
+                continue
+            if is_junk(name):
+                continue
+            if name in self._members:
+                raise DataError(f"{path} holds '{name}' twice; pack it again without the copy.")
+            _check_zip_member(member, name, path)
+            self._members[name] = member
+            digest.update(f"{name}\0{member.file_size}\0{member.CRC}\n".encode())
+        return frozenset(folders), digest.hexdigest()
+
+    def size(self, name: str) -> int:
+        return self._members[name].file_size
+
+    def read(self, name: str, limit: int = LARGEST_FILE_IN_MEMORY) -> bytes:
+        size = self.size(name)
+        if size > limit:
+            raise too_large(self.where, name, size, limit)
+        try:
+            with self._zip.open(self._members[name]) as file:
+                # Asking for one size only keeps a member that lies about its size from filling the memory.
+                content = file.read(size) if size else b""
+        except (*READ_ERRORS, RuntimeError) as error:
+            raise DataError(f"'{name}' in {self.where} is damaged: {error}.") from error
+        return check_length(self.where, name, content, size)
+
+    def open(self, name: str) -> BufferedIOBase:
+        return io.BufferedReader(cast(io.RawIOBase, self._zip.open(self._members[name])), 1 << 18)
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def close(self) -> None:
+        self._zip.close()
+
+
+def _zip_name(member: zipfile.ZipInfo, path: Path) -> str:
+    if member.flag_bits & 0x800 or member.orig_filename.isascii():
+        return member.orig_filename.replace("\0", "\1")
+    try:
+        # Many tools write UTF-8 without saying so; zipfile then took the bytes for the old DOS letters.
+        return member.orig_filename.encode("cp437").decode("utf-8")
+    except UnicodeError as error:
+        shown = ascii(member.orig_filename)
+        raise DataError(
+            f"{path} holds the name {shown}, which is not UTF-8; pack it again with UTF-8 names."
+        ) from error
+
+
+def _check_zip_member(member: zipfile.ZipInfo, name: str, path: Path) -> None:
+    if member.flag_bits & 0x1:
+        raise DataError(f"'{name}' in {path} is encrypted; unlock the archive and pack it again without a password.")
+    if (member.external_attr >> 16) & 0o170000 == 0o120000:
+        raise DataError(f"'{name}' in {path} is a link; the archive is refused, pack it again with real files.")
+    refuse_bomb(path, name, member.compress_size, member.file_size)
+
+
+# A tar file read in place, plain or compressed.
+
+
+COMPRESSIONS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+
+
+class TarTree:
+    """A tar file, plain or compressed; a compressed one is listed and read in its stored order."""
+
+    kind = "tar"
+
+    def __init__(self, path: Path) -> None:
+        self.where = path
+        self._file, self.sequential = _open_plain(path)
+        self._places: dict[str, tuple[int, int]] = {}
+        try:
+            self.folders, self._fingerprint = self._list()
+        except READ_ERRORS as error:
+            self._file.close()
+            raise damaged(path, "tar", error) from error
+        except DataError:
+            self._file.close()
+            raise
+        self.names = tuple(self._places if self.sequential else sorted(self._places))
+
+    def _list(self) -> tuple[frozenset[str], str]:
+        path, about, folders = self.where, self.where.stat(), set[str]()
+        digest = hashlib.sha256(f"{about.st_size}\0{about.st_mtime_ns}\n".encode())
+        for member in _tar_members(path, self._file):
+            name = safe_name(member.name, path)
+            if member.isdir():
+                folders.add(name)
+                continue
+            if is_junk(name):
+                continue
+            if name in self._places:
+                raise DataError(f"{path} holds '{name}' twice; pack it again without the copy.")
+            self._places[name] = (member.offset_data, member.size)
+            digest.update(f"{name}\0{member.size}\n".encode())
+        return frozenset(folders), digest.hexdigest()
+
+    def size(self, name: str) -> int:
+        return self._places[name][1]
+
+    def read(self, name: str, limit: int = LARGEST_FILE_IN_MEMORY) -> bytes:
+        offset, size = self._places[name]
+        if size > limit:
+            raise too_large(self.where, name, size, limit)
+        try:
+            self._file.seek(offset)
+            content = self._file.read(size)
+        except READ_ERRORS as error:
+            raise DataError(f"'{name}' in {self.where} is damaged: {error}.") from error
+        return check_length(self.where, name, content, size)
+
+    def open(self, name: str) -> BufferedIOBase:
+        offset, size = self._places[name]
+        return io.BufferedReader(_Window(_open_plain(self.where)[0], offset, size), 1 << 18)
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Window(io.RawIOBase):
+    """A stretch of a larger stream as a stream of its own."""
+
+    def __init__(self, file: BufferedIOBase, start: int, size: int) -> None:
+        self._file, self._start, self._size, self._at = file, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = min(max(base + offset, 0), self._size)
+        return self._at
+
+    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+        self._file.seek(self._start + self._at)
+        content = self._file.read(min(len(buffer), self._size - self._at))
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _tar_members(path: Path, file: BufferedIOBase) -> Iterator[tarfile.TarInfo]:
+    packed, count = path.stat().st_size, 0
+    file.seek(0)
+    archive: Any = tarfile.TarFile(fileobj=file, mode="r", errors="surrogateescape")
+    while (member := archive.next()) is not None:
+        # The library would keep every header it has seen; a large archive has most of a million.
+        archive.members.clear()
+        end, count = member.offset_data + member.size, count + 1
+        refuse_bomb(path, member.name, packed, end)
+        if count > MOST_FILES:
+            raise DataError(f"{path} holds more than {MOST_FILES:,} files; point at the data set itself.")
+        if not (member.isreg() or member.isdir()) or member.issparse():
+            raise DataError(f"'{member.name}' in {path} is a link or a device; the archive is refused.")
+        yield member
+    file.seek(archive.offset)
+    ending = file.read(512)
+    if len(ending) < 512 or ending.strip(b"\0"):
+        raise tarfile.ReadError("its end mark is missing, so files are lost")
+
+
+def _open_plain(path: Path) -> tuple[BufferedIOBase, bool]:
+    """The tar stream without its compression, and whether it was compressed."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    for magic, opener in COMPRESSIONS.items():
+        if start.startswith(magic):
+            return opener(path, "rb"), True
+    return path.open("rb"), False
+
+
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
+FOREIGN_SUFFIXES = (".rar", ".7z", ".zst", ".gz", ".bz2", ".xz")
+
+
+def open_tree(paths: Path | Sequence[Path], archive_patterns: Sequence[str] = ()) -> FileTree:
+    """What the user pointed at, as one tree: a folder, an archive, a file, or several of them.
+
+    A folder that holds archives whose names fit ``archive_patterns`` is read as if they were unpacked in it.
+    """
+    given = [paths] if isinstance(paths, Path) else list(paths)
+    if not given:
+        raise DataError("No source was given; name a folder or an archive.")
+    trees: list[FileTree] = []
+    try:
+        for path in given:
+            trees += [_open_one(path)]
+        folders = [tree for tree in trees if tree.kind == "folder"]
+        inner = [tree.where / name for tree in folders for name in tree.names if _fits(name, archive_patterns)]
+        for path in inner:
+            trees += [_open_one(path)]
+        return trees[0] if len(trees) == 1 else MergedTree(given[0], trees)
+    except DataError:
+        for tree in trees:
+            tree.close()
+        raise
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    file = name.rsplit("/", maxsplit=1)[-1].lower()
+    return file.endswith(ARCHIVE_SUFFIXES) and any(fnmatch(file, pattern) for pattern in patterns)
+
+
+def _open_one(path: Path) -> FileTree:
+    try:
+        if path.is_dir():
+            return FolderTree(path)
+        if not path.exists():
+            raise DataError(f"{path} does not exist; give the folder or archive that holds the data.")
+        if not path.is_file():
+            raise DataError(f"{path} is neither a file nor a folder; give the folder or archive that holds the data.")
+        with path.open("rb") as file:
+            start = file.read(512)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    name = path.name.lower()
+    if not start:
+        raise DataError(f"{path} is empty; fetch it again.")
+    if start.startswith(b"PK") and not name.endswith(".npz"):
+        return ZipTree(path)
+    if start[257:262] == b"ustar" or name.endswith(".tar") or any(start.startswith(magic) for magic in COMPRESSIONS):
+        return TarTree(path)
+    if name.endswith((*ARCHIVE_SUFFIXES, *FOREIGN_SUFFIXES)):
+        raise DataError(
+            f"{path} is not an archive that can be read (it begins with {start[:4]!r}); expected a zip or tar file, "
+            "so fetch it again or pack it as one."
+        )
+    return SingleFile(path)

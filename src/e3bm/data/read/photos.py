@@ -1,0 +1,165 @@
+"""A photo in whatever form a user has it: a file, encoded bytes, a Pillow image, an array or a tensor."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+
+from e3bm.data.layouts.base import KnownClasses, split_word
+from e3bm.data.layouts.folders import ClassFolders
+from e3bm.data.read.archives import open_tree
+from e3bm.data.read.decode import check_pixels, decode, decode_opened, is_image_name
+from e3bm.data.read.file_tree import FileTree, FolderTree
+from e3bm.data.read.records import LARGEST_IMAGE_FILE, FileRecords
+from e3bm.errors import DataError
+
+WIDEST = 4
+"""Of proportions more extreme than 1 to this only the middle is used, before anything is enlarged."""
+
+
+@dataclass(frozen=True)
+class StoredPhoto:
+    """A photo in a folder or an archive."""
+
+    tree: FileTree
+    name: str
+
+    def __str__(self) -> str:
+        return str(self.tree.where / self.name)
+
+
+Photo: TypeAlias = str | Path | bytes | StoredPhoto | Image.Image | np.ndarray | torch.Tensor
+
+
+def photo_pixels(photo: Photo, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
+    """Upright 8-bit pixels; what is wrong with a photo is said of 'it', so that the caller can name it."""
+    if isinstance(photo, StoredPhoto):
+        return _middle(decode(photo.tree.read(photo.name, LARGEST_IMAGE_FILE), channels))
+    if isinstance(photo, str | Path):
+        return _middle(decode(_content(Path(photo)), channels))
+    if isinstance(photo, bytes | bytearray | memoryview):
+        return _middle(decode(bytes(photo), channels))
+    if isinstance(photo, Image.Image):
+        return _middle(decode_opened(photo, channels))
+    if isinstance(photo, torch.Tensor):
+        photo = photo.detach().cpu().numpy()
+    if isinstance(photo, np.ndarray):
+        return _middle(_from_array(photo, channels))
+    raise DataError(
+        f"it is of type {type(photo).__name__}; expected a path, bytes, a Pillow image or an array of uint8"
+    )
+
+
+def photo_name(photo: Photo, otherwise: str) -> str:
+    """The path of a photo that has one."""
+    return str(photo) if isinstance(photo, str | Path | StoredPhoto) else otherwise
+
+
+def as_photos(photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
+    """A list of photos, and whether a single one was given."""
+    if isinstance(photos, str | Path | bytes | bytearray | memoryview | StoredPhoto | Image.Image):
+        return [photos], True  # type: ignore[list-item]  # bytes-like are as good as bytes
+    if isinstance(photos, np.ndarray | torch.Tensor):
+        if photos.ndim in (2, 3):
+            return [photos], True
+        if photos.ndim != 4:
+            raise DataError(
+                f"An array of photos is [height, width, channels], or has the number of photos before these; "
+                f"found shape {tuple(photos.shape)}."
+            )
+        return list(photos), False
+    if isinstance(photos, Iterable):
+        return list(photos), False
+    raise DataError(
+        f"A photo is a path, bytes, a Pillow image or an array of uint8, or a list of these; "
+        f"found {type(photos).__name__}."
+    )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise DataError("it is a folder, where a photo was expected")
+        if not path.exists():
+            raise DataError("there is no such file")
+        if not path.is_file():
+            raise DataError("it is no ordinary file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_IMAGE_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise DataError(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if len(content) > LARGEST_IMAGE_FILE:
+        raise DataError(f"it has more than the {LARGEST_IMAGE_FILE:,} bytes that a photo may have")
+    if not content:
+        raise DataError("it is empty")
+    return content
+
+
+def _from_array(array: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
+    if array.dtype != np.uint8:
+        raise DataError(f"it is an array of {array.dtype}; expected uint8 from 0 to 255")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (3, 4)):
+        raise DataError(f"it is an array of shape {array.shape}; expected [height, width, 3] (channels last)")
+    check_pixels((array.shape[1], array.shape[0]))
+    return decode_opened(Image.fromarray(np.ascontiguousarray(array)), channels)
+
+
+def _middle(pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
+    # Enlarging a strip of 30,000 x 1 to a short side of 256 would take gigabytes; a crop keeps its middle anyway.
+    height, width = pixels.shape[:2]
+    most = WIDEST * min(height, width)
+    top, left = max(height - most, 0) // 2, max(width - most, 0) // 2
+    return pixels[top : top + most, left : left + most]
+
+
+# A folder or archive of photos, a subfolder for each class.
+
+
+ADVICE = "expected a subfolder for each class, with photos in it"
+
+
+@contextmanager
+def photos_by_class(source: Path) -> Iterator[dict[str, list[StoredPhoto]]]:
+    """The photos of every class; an archive stays open inside of the block."""
+    if not source.exists():
+        raise DataError(f"There is no folder {source}; {ADVICE}.")
+    tree = open_tree(source)
+    try:
+        yield _listed(tree)
+    finally:
+        tree.close()
+
+
+def photos_in(folder: Path) -> list[StoredPhoto]:
+    """Every photo in a folder and below it."""
+    tree = FolderTree(folder)
+    return [StoredPhoto(tree, name) for name in tree.names if is_image_name(name)]
+
+
+def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
+    if tree.kind == "file":
+        raise DataError(f"{tree.where} is a single file; {ADVICE}.")
+    if not any(map(is_image_name, tree.names)):
+        found = f"{len(tree.names)} files, none of them an image" if tree.names else "no files"
+        raise DataError(f"{tree.where} holds {found}; {ADVICE}.")
+    listing = ClassFolders().find(tree, KnownClasses())
+    assert listing is not None
+    assert isinstance(listing.records, FileRecords)
+    splits = [name for name in listing.class_names if split_word(name)]
+    if len(splits) == len(listing.class_names):
+        raise DataError(
+            f"The subfolders of {tree.where} are {' and '.join(splits)}, which are parts of a data set and no classes; "
+            f"point at one of them, such as {tree.where / splits[0]}."
+        )
+    found_photos: dict[str, list[StoredPhoto]] = {name: [] for name in listing.class_names}
+    for name, label in zip(listing.records.names, listing.labels, strict=True):
+        found_photos[listing.class_names[int(label)]].append(StoredPhoto(tree, name))
+    return found_photos

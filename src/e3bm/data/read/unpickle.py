@@ -1,0 +1,369 @@
+"""A reader for the pickles that data sets are handed round in, which has no way to run what they contain.
+
+It is an interpreter of its own for the few instructions such files use: containers, numbers, texts and numpy arrays.
+Python's pickle module is never asked to load anything. Long byte strings stay in the file and are only pointed at, so
+that a file larger than the memory can be read.
+"""
+
+import codecs
+import pickle
+import re
+import struct
+from collections.abc import Callable
+from io import BufferedIOBase
+from typing import Any
+
+import numpy as np
+
+from e3bm.errors import DataError
+
+# What a pickle of a data set may contain, and how each of its few calls is answered without calling anything.
+
+
+ALLOWED = {
+    **{(f"numpy.{core}.multiarray", name): name for core in ("core", "_core") for name in ("_reconstruct", "scalar")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): "_frombuffer" for core in ("core", "_core")},
+    **{("numpy", name): name for name in ("ndarray", "dtype")},
+    **{(module, name): name for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray", "range")},
+    ("__builtin__", "xrange"): "range",
+    ("_codecs", "encode"): "encode",
+    ("collections", "OrderedDict"): "OrderedDict",
+}
+
+
+class StoredBytes:
+    """A long byte string, as its place in the file; ``utf8`` if it is stored as text, one letter for each byte."""
+
+    __slots__ = ("length", "offset", "utf8")
+
+    def __init__(self, offset: int, length: int, utf8: bool) -> None:
+        self.offset, self.length, self.utf8 = offset, length, utf8
+
+
+class StoredArray:
+    """A numpy array whose numbers may still be in the file."""
+
+    __slots__ = ("content", "dtype", "shape")
+
+    def __init__(self) -> None:
+        self.dtype, self.shape, self.content = np.dtype(np.uint8), (0,), b""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    content: "bytes | StoredBytes | list[Any]"
+
+
+class StoredType:
+    """What kind of numbers an array holds."""
+
+    def __init__(self, code: str) -> None:
+        if not re.fullmatch(r"[<>|=]?[biufSUO]\d{0,4}", code):
+            raise ValueError(f"numbers of type '{code}'")
+        self.dtype = np.dtype(code)
+
+    def complete(self, state: Any) -> None:
+        """Take the byte order from the state that numpy stores with a type."""
+        _, order, *records = state[:5]
+        if any(part is not None for part in records):
+            raise ValueError("numbers in records")
+        self.dtype = self.dtype.newbyteorder(">" if as_text(order) == ">" else "<")
+
+
+def as_text(value: Any) -> str:
+    """A name that Python 2 wrote as bytes and Python 3 as text."""
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def check_array(array: StoredArray, fortran: Any) -> None:
+    """Raise unless the stored content is exactly what type and shape ask for."""
+    shape, content = array.shape, array.content
+    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise ValueError(f"an array of shape {shape}")
+    count = int(np.prod(shape, dtype=object))
+    if isinstance(content, list):
+        if array.dtype.kind != "O" or len(content) != count:
+            raise ValueError("an array whose list does not fit its shape")
+        return
+    if fortran and len(shape) > 1:
+        raise ValueError("an array stored column by column")
+    expected = count * array.dtype.itemsize
+    length = content.length if isinstance(content, StoredBytes) else len(content)
+    # Text needs one or two bytes per letter, so a stored text is only bounded here and counted when it is read.
+    fits = (
+        expected <= length <= 2 * expected if isinstance(content, StoredBytes) and content.utf8 else length == expected
+    )
+    if array.dtype.kind == "O" or not fits:
+        raise ValueError(f"an array of shape {shape} with {length} bytes")
+
+
+def _reconstruct(kind: Any, shape: Any, code: Any) -> StoredArray:
+    return StoredArray()
+
+
+def _scalar(kind: StoredType, content: Any = b"") -> Any:
+    return np.frombuffer(content, kind.dtype, count=1)[0].item()
+
+
+def _from_buffer(content: Any, kind: StoredType, shape: tuple[int, ...], order: Any) -> StoredArray:
+    array = StoredArray()
+    array.content, array.dtype, array.shape = content, kind.dtype, shape
+    check_array(array, order == "F")
+    return array
+
+
+def _dtype(code: Any, *flags: Any) -> StoredType:
+    return StoredType(as_text(code))
+
+
+def _encode(text: Any, encoding: Any) -> "bytes | StoredBytes":
+    if as_text(encoding).replace("-", "").lower() not in ("latin1", "iso88591"):
+        raise ValueError(f"bytes written as '{encoding}'")
+    if isinstance(text, StoredBytes) and text.utf8:
+        return text
+    if not isinstance(text, str):
+        raise ValueError("bytes in an unknown form")
+    return text.encode("latin1")
+
+
+def _bytes(content: Any = b"", *encoding: Any) -> "bytes | StoredBytes":
+    if encoding:
+        return _encode(content, *encoding)
+    if not isinstance(content, bytes):
+        raise ValueError("bytes in an unknown form")
+    return content
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "_reconstruct": _reconstruct,
+    "scalar": _scalar,
+    "_frombuffer": _from_buffer,
+    "dtype": _dtype,
+    "encode": _encode,
+    "bytes": _bytes,
+    "bytearray": _bytes,
+    "range": range,
+    "OrderedDict": lambda *nothing: {} if not nothing else dict(nothing[0]),
+}
+
+
+STAYS_IN_FILE_FROM = 512
+"""Byte strings at least this long are not read while the structure is."""
+MOST_INSTRUCTIONS = 30_000_000
+LONGEST_LINE, LONGEST_NUMBER = 256 << 20, 1024
+DAMAGE = (LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error, EOFError, OSError)
+
+
+class _Name:
+    """One of the allowed names; it is looked at, never called."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_MARK = object()
+
+
+def unpickle(file: BufferedIOBase, size: int, shown_name: str) -> Any:
+    """The structure of a pickle; anything but plain containers, numbers, texts and arrays is refused by name."""
+    try:
+        return _Machine(file, size, shown_name).run()
+    except DAMAGE as error:
+        detail = str(error) or type(error).__name__
+        raise DataError(
+            f"{shown_name} is damaged or not a pickle of a known kind ({detail}); fetch it again."
+        ) from error
+
+
+class _Machine:
+    def __init__(self, file: BufferedIOBase, size: int, shown_name: str) -> None:
+        self.file, self.size, self.shown_name = file, size, shown_name
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        read = self.file.read
+        for done in range(MOST_INSTRUCTIONS):
+            code = read(1)
+            if code == pickle.STOP:
+                return self.stack.pop()
+            if not code:
+                raise EOFError("it ends too early")
+            action = ACTIONS.get(code)
+            if action is None and not done:
+                raise ValueError(f"it begins with {code!r}")
+            if action is None:
+                raise self.refused(f"the instruction {code!r}")
+            action(self)
+        raise ValueError(f"more than {MOST_INSTRUCTIONS:,} instructions")
+
+    def refused(self, what: str) -> DataError:
+        return DataError(
+            f"{self.shown_name} holds {what}, which no known data file does; nothing of it was run and it is refused."
+        )
+
+    def take(self, count: int) -> bytes:
+        content = self.file.read(count)
+        if len(content) != count:
+            raise EOFError("it ends too early")
+        return content
+
+    def number(self, layout: str) -> Any:
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
+
+    def line(self) -> bytes:
+        content = self.file.readline(LONGEST_LINE)
+        if not content.endswith(b"\n"):
+            raise EOFError("it ends too early")
+        return content[:-1]
+
+    def string(self, length: int, utf8: bool) -> "bytes | str | StoredBytes":
+        if length < STAYS_IN_FILE_FROM:
+            content = self.take(length)
+            return content.decode("utf-8", "surrogatepass") if utf8 else content
+        offset = self.file.tell()
+        if offset + length > self.size:
+            raise EOFError("it ends too early")
+        self.file.seek(offset + length)
+        return StoredBytes(offset, length, utf8)
+
+    def since_mark(self) -> list[Any]:
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:
+            at -= 1
+        found = self.stack[at + 1 :]
+        del self.stack[at:]
+        return found
+
+    def find(self, module: str, name: str) -> None:
+        if (module, name) not in ALLOWED:
+            raise self.refused(f"'{module}.{name}'")
+        self.stack.append(_Name(ALLOWED[module, name]))
+
+    def call(self) -> None:
+        arguments, target = self.stack.pop(), self.stack.pop()
+        if not isinstance(target, _Name) or not isinstance(arguments, tuple):
+            raise self.refused("a call of something that is no function")
+        self.stack.append(CALLS[target.name](*arguments))
+
+    def build(self) -> None:
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, StoredArray):
+            _, target.shape, kind, fortran, target.content = state
+            target.dtype = kind.dtype
+            check_array(target, fortran)
+        elif isinstance(target, StoredType):
+            target.complete(state)
+        else:
+            raise self.refused("an object with a state of its own")
+
+
+def _append(machine: _Machine, values: list[Any]) -> None:
+    target = machine.stack[-1]
+    if not isinstance(target, list):
+        raise machine.refused("an append to something that is no list")
+    target.extend(values)
+
+
+def _set_items(machine: _Machine, values: list[Any]) -> None:
+    target = machine.stack[-1]
+    if not isinstance(target, dict):
+        raise machine.refused("a key in something that is no dictionary")
+    target.update(zip(values[::2], values[1::2], strict=True))
+
+
+def _push(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+    return lambda machine: machine.stack.append(make(machine))
+
+
+def _collect(machine: _Machine, count: int) -> tuple[Any, ...]:
+    values = tuple(machine.stack[len(machine.stack) - count :])
+    if len(values) != count or any(value is _MARK for value in values):
+        raise IndexError("a tuple of too few values")
+    del machine.stack[len(machine.stack) - count :]
+    return values
+
+
+def _pairs(values: list[Any]) -> dict[Any, Any]:
+    return dict(zip(values[::2], values[1::2], strict=True))
+
+
+def _remember(machine: _Machine, place: int) -> None:
+    machine.memo[place] = machine.stack[-1]
+
+
+def _long(content: bytes) -> int:
+    return int.from_bytes(content, "little", signed=True)
+
+
+def _bounded(length: int) -> int:
+    if not 0 <= length <= LONGEST_NUMBER:
+        raise ValueError(f"a number of {length} bytes")
+    return length
+
+
+def _line_integer(line: bytes) -> "int | bool":
+    return line == b"01" if line in (b"00", b"01") else int(line.rstrip(b"L"))
+
+
+def _quoted(line: bytes) -> bytes:
+    line = line.strip()
+    if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
+        raise ValueError("a text without quotes")
+    return codecs.escape_decode(line[1:-1])[0]
+
+
+ACTIONS: dict[bytes, Callable[[_Machine], Any]] = {
+    pickle.PROTO: lambda m: m.take(1),
+    pickle.FRAME: lambda m: m.take(8),
+    pickle.MARK: _push(lambda m: _MARK),
+    pickle.POP: lambda m: m.stack.pop(),
+    pickle.POP_MARK: lambda m: m.since_mark(),
+    pickle.DUP: _push(lambda m: m.stack[-1]),
+    pickle.NONE: _push(lambda m: None),
+    pickle.NEWTRUE: _push(lambda m: True),
+    pickle.NEWFALSE: _push(lambda m: False),
+    pickle.INT: _push(lambda m: _line_integer(m.line())),
+    pickle.LONG: _push(lambda m: _line_integer(m.line())),
+    pickle.BININT: _push(lambda m: m.number("<i")),
+    pickle.BININT1: _push(lambda m: m.take(1)[0]),
+    pickle.BININT2: _push(lambda m: m.number("<H")),
+    pickle.LONG1: _push(lambda m: _long(m.take(m.take(1)[0]))),
+    pickle.LONG4: _push(lambda m: _long(m.take(_bounded(m.number("<i"))))),
+    pickle.FLOAT: _push(lambda m: float(m.line())),
+    pickle.BINFLOAT: _push(lambda m: m.number(">d")),
+    pickle.STRING: _push(lambda m: _quoted(m.line())),
+    pickle.BINSTRING: _push(lambda m: m.string(m.number("<I"), False)),
+    pickle.SHORT_BINSTRING: _push(lambda m: m.take(m.take(1)[0])),
+    pickle.UNICODE: _push(lambda m: m.line().decode("raw-unicode-escape")),
+    pickle.BINUNICODE: _push(lambda m: m.string(m.number("<I"), True)),
+    pickle.BINUNICODE8: _push(lambda m: m.string(m.number("<Q"), True)),
+    pickle.SHORT_BINUNICODE: _push(lambda m: m.take(m.take(1)[0]).decode("utf-8", "surrogatepass")),
+    pickle.BINBYTES: _push(lambda m: m.string(m.number("<I"), False)),
+    pickle.BINBYTES8: _push(lambda m: m.string(m.number("<Q"), False)),
+    pickle.BYTEARRAY8: _push(lambda m: m.string(m.number("<Q"), False)),
+    pickle.SHORT_BINBYTES: _push(lambda m: m.take(m.take(1)[0])),
+    pickle.EMPTY_LIST: _push(lambda m: []),
+    pickle.LIST: _push(lambda m: m.since_mark()),
+    pickle.APPEND: lambda m: _append(m, [m.stack.pop()]),
+    pickle.APPENDS: lambda m: _append(m, m.since_mark()),
+    pickle.EMPTY_TUPLE: _push(lambda m: ()),
+    pickle.TUPLE: _push(lambda m: tuple(m.since_mark())),
+    pickle.TUPLE1: _push(lambda m: _collect(m, 1)),
+    pickle.TUPLE2: _push(lambda m: _collect(m, 2)),
+    pickle.TUPLE3: _push(lambda m: _collect(m, 3)),
+    pickle.EMPTY_DICT: _push(lambda m: {}),
+    pickle.DICT: _push(lambda m: _pairs(m.since_mark())),
+    pickle.SETITEM: lambda m: _set_items(m, list(_collect(m, 2))),
+    pickle.SETITEMS: lambda m: _set_items(m, m.since_mark()),
+    pickle.GLOBAL: lambda m: m.find(m.line().decode("ascii"), m.line().decode("ascii")),
+    pickle.STACK_GLOBAL: lambda m: m.find(*(as_text(part) for part in _collect(m, 2))),
+    pickle.REDUCE: lambda m: m.call(),
+    pickle.BUILD: lambda m: m.build(),
+    pickle.GET: _push(lambda m: m.memo[int(m.line())]),
+    pickle.BINGET: _push(lambda m: m.memo[m.take(1)[0]]),
+    pickle.LONG_BINGET: _push(lambda m: m.memo[m.number("<I")]),
+    pickle.PUT: lambda m: _remember(m, int(m.line())),
+    pickle.BINPUT: lambda m: _remember(m, m.take(1)[0]),
+    pickle.LONG_BINPUT: lambda m: _remember(m, m.number("<I")),
+    pickle.MEMOIZE: lambda m: _remember(m, len(m.memo)),
+}

@@ -1,0 +1,113 @@
+"""E3BMClassifier: the few-shot classifier of features as a scikit-learn estimator."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError("E3BMClassifier needs scikit-learn; run: pip install 'e3bm[sklearn]'") from error
+
+from e3bm.fewshot.classifier import FitOptions, FittedClassifier, Predictions, fit_classifier
+from e3bm.fewshot.prior.file import load_prior
+
+
+class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no types
+    """A classifier for few labels: an ensemble of epochs whose rates and votes a meta-trained hyperprior sets.
+
+    Any number of classes, any and uneven numbers of examples; classes count the same whatever their numbers. There is
+    nothing random in it and nothing to tune.
+
+    Parameters
+    ----------
+    unit_length : bool, default=True
+        Use only the direction of each row, as suits embeddings. Set it off where the size of features matters and
+        standardise them instead.
+    recall : float, default=0.95
+        Share of examples of the classes that ``unknown`` should leave alone.
+    calibrate : bool, default=True
+        Leave the examples out one by one to find temperature, threshold and doubtful labels; else the prior alone
+        decides.
+    prior : str, path or None, default=None
+        A prior of ``e3bm train-prior``; None is the one that comes with the package.
+
+    Attributes
+    ----------
+    classes_ : array of the class labels
+    n_features_in_ : number of columns seen in fit
+    temperature_ : what scores are divided by before they are called probabilities
+    rates_, votes_ : alpha_m and v_m of every epoch
+    suspicious_ : positions of training rows whose labels the others contradict, the most doubtful first
+    """
+
+    def __init__(
+        self,
+        *,
+        unit_length: bool = True,
+        recall: float = 0.95,
+        calibrate: bool = True,
+        prior: str | Path | None = None,
+    ) -> None:
+        self.unit_length = unit_length
+        self.recall = recall
+        self.calibrate = calibrate
+        self.prior = prior
+
+    def fit(self, X: Any, y: Any) -> "E3BMClassifier":
+        """Adapt the prior to labelled rows."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]!r}.")
+        options = FitOptions(unit_length=self.unit_length, recall=self.recall, calibrated=self.calibrate)
+        prior = load_prior(None if self.prior is None else Path(self.prior))
+        fitted = fit_classifier(prior, X, labels.astype(np.int64), len(self.classes_), options)
+        self.classifier_: FittedClassifier = fitted
+        self.temperature_ = fitted.temperature
+        self.rates_, self.votes_ = fitted.head.rates.numpy(), fitted.head.votes.numpy()
+        self.suspicious_ = np.array([one.position for one in fitted.suspicions], dtype=np.int64)
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Calibrated scores; for two classes their difference, as scikit-learn has it."""
+        rows = self._rows(X)
+        scores = self.classifier_.scores(rows)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities, a column for each of ``classes_``."""
+        rows = self._rows(X)
+        return self.classifier_.probabilities(rows)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of every row."""
+        rows = self._rows(X)
+        chosen: np.ndarray = self.classes_[self.classifier_.scores(rows).argmax(1)]
+        return chosen
+
+    def unknown(self, X: Any) -> np.ndarray:
+        """True where a row looks like none of the classes."""
+        return self._details(X).unknown
+
+    def disagreement(self, X: Any) -> np.ndarray:
+        """How far the epochs are from saying the same, from 0 to 1."""
+        return self._details(X).disagreement
+
+    def prediction_sets(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Which classes (columns) each row's set holds, so that the right one is inside in this share of cases."""
+        rows = self._rows(X)
+        return self.classifier_.sets(rows, coverage)
+
+    def _details(self, X: Any) -> Predictions:
+        rows = self._rows(X)
+        return self.classifier_.predict(rows)
+
+    def _rows(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        rows: np.ndarray = validate_data(self, X, dtype=np.float64, reset=False)
+        return rows

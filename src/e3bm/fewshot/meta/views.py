@@ -1,0 +1,117 @@
+"""Features of a data set's classes in several views, computed once: what a prior of few-shot classifiers learns from.
+
+One pass of EfficientNet-Lite0 gives three views, from its middle to its end, and the picture in small is a fourth: a
+prior that serves any features should have seen good ones and bad ones, wide ones and narrow ones.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from e3bm.data.pixels.pipeline import Pipeline
+from e3bm.data.source import data_folder, open_dataset
+from e3bm.data.store.features import FeatureCache, embed_images, feature_key
+from e3bm.data.store.image_set import ImageSet
+from e3bm.errors import DataError
+from e3bm.fewshot.meta.pools import FeaturePool
+from e3bm.fewshot.meta.settings import PriorSettings
+from e3bm.runs.progress import Progress, shown
+from e3bm.runs.settings import Split
+
+LITE0_WIDTHS = {"last": 1280, "early": 40, "middle": 112}
+EARLY_BLOCK, MIDDLE_BLOCK = 4, 10
+SMALL = 16
+VALIDATION_CLASSES, VALIDATION_IMAGES = 100, 100
+GREY_SIDE, LARGEST_SIDE, ENLARGED = 96, 160, 4
+
+
+@dataclass(frozen=True, eq=False)
+class ViewedClasses:
+    """Images of one split, class by class, and the digest of where they come from."""
+
+    name: str
+    images: ImageSet
+    positions: np.ndarray
+    labels: np.ndarray
+
+
+def open_classes(name: str, split: Split, settings: PriorSettings) -> ViewedClasses:
+    """The first classes of a split and the first images of each, without the classes that are left out."""
+    images = open_dataset(name, settings.folder)
+    training = split == "train"
+    most_classes = settings.classes if training else min(VALIDATION_CLASSES, settings.classes)
+    most_images = settings.images if training else max(VALIDATION_IMAGES, settings.images)
+    known = [number for number in images.splits[split] if images.class_names[number] not in settings.left_out]
+    members = [images.indices_of(number)[:most_images] for number in known[:most_classes]]
+    if len(members) < 2:
+        raise DataError(f"The data set {name} has fewer than 2 classes in its split '{split}'; leave it out.")
+    labels = np.repeat(np.arange(len(members)), [len(part) for part in members])
+    return ViewedClasses(f"{name} {split}", images, np.concatenate(members), labels)
+
+
+def open_pools(split: Split, settings: PriorSettings, progress: Progress) -> list[FeaturePool]:
+    """A pool for every data set and view."""
+    opened = [open_classes(name, split, settings) for name in settings.datasets]
+    return [
+        FeaturePool(f"{classes.name} {view}", features, classes.labels)
+        for classes in opened
+        for view, features in views_of(classes, settings, progress).items()
+    ]
+
+
+def views_of(classes: ViewedClasses, settings: PriorSettings, progress: Progress) -> dict[str, np.ndarray]:
+    """The features of the images by the name of the view."""
+    height, _, channels = classes.images.image_shape
+    found: dict[str, np.ndarray] = {}
+    if not settings.pixels_only:
+        colours = "" if channels == 3 else "channels 3, "
+        # Drawings need fewer pixels; small photos are enlarged to what the network can read.
+        side = GREY_SIDE if channels == 1 else min(LARGEST_SIDE, ENLARGED * height)
+        pipeline = Pipeline.parse(f"{colours}resize {side} bicubic, centre_crop {side}, normalise lite")
+        table = _lite0_table(classes, pipeline, data_folder(settings.folder), progress)
+        cuts = np.cumsum(list(LITE0_WIDTHS.values()))[:-1]
+        found = dict(zip(LITE0_WIDTHS, np.split(table, cuts, axis=1), strict=True))
+    small = Pipeline.parse(f"resize {SMALL}, centre_crop {SMALL}, normalise none")
+    flat = lambda pixels: small(torch.from_numpy(pixels).permute(0, 3, 1, 2)).flatten(1)
+    return {**found, "pixels": embed_images(classes.images, classes.positions, flat)}
+
+
+def _lite0_table(classes: ViewedClasses, pipeline: Pipeline, folder: Path, progress: Progress) -> np.ndarray:
+    from e3bm.backbones.efficientnet_lite import lite0_digest
+
+    cache = FeatureCache(folder / "features")
+    key = feature_key(f"views {lite0_digest()}", classes.images.digest, str(pipeline), classes.positions)
+    table = cache.read(key)
+    if table is None:
+        with shown(progress, f"features of {classes.name}", len(classes.positions)):
+            table = embed_images(classes.images, classes.positions, lite0_views(pipeline), progress.advance)
+        cache.keep(key, table)
+    return table
+
+
+def lite0_views(pipeline: Pipeline) -> Callable[[np.ndarray], Tensor]:
+    """Pixels to the three views, side by side."""
+    from e3bm.backbones import fold_batchnorm
+    from e3bm.backbones.efficientnet_lite import efficientnet_lite0
+
+    network = fold_batchnorm(efficientnet_lite0())
+    blocks = network.get_submodule("blocks")
+    assert isinstance(blocks, nn.ModuleList)
+    seen: dict[int, Tensor] = {}
+    for number in (EARLY_BLOCK, MIDDLE_BLOCK):
+        keep = lambda module, inputs, maps, number=number: seen.update({number: maps.mean((2, 3))})
+        blocks[number].register_forward_hook(keep)
+
+    def embed(pixels: np.ndarray) -> Tensor:
+        parts = []
+        with torch.inference_mode():
+            for piece in pipeline(torch.from_numpy(pixels).permute(0, 3, 1, 2)).split(64):
+                last = network(piece)
+                parts.append(torch.cat([last, seen[EARLY_BLOCK], seen[MIDDLE_BLOCK]], 1))
+        return torch.cat(parts)
+
+    return embed

@@ -1,0 +1,120 @@
+"""The shipped prior, and priors of one's own: one safetensors file with JSON beside the tensors."""
+
+import json
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache, cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from e3bm.core.learner import MetaLearner
+from e3bm.errors import CheckpointError
+from e3bm.fewshot.prior.learner import Votes, build_prior
+from e3bm.fewshot.prior.together import build_batch_prior
+from e3bm.fewshot.trust import TrustPrior
+from e3bm.runs.folder.checkpoint import misfit
+from e3bm.runs.folder.files import write_bytes
+
+FORMAT, VERSION = "e3bm-prior", 2
+SHIPPED = Path(__file__).parent / "shipped.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class FewShotPrior:
+    """A meta-trained prior and what was learned of confidence with it."""
+
+    inductive: MetaLearner
+    together: MetaLearner
+    """SIB+E3BM on top of the inductive prior, for unlabelled examples that are used together."""
+    trust: TrustPrior
+    training: dict[str, Any]
+    """Where it comes from: settings, data, commit."""
+    digest: str
+    """A name for exactly these numbers."""
+
+    def learner(self, dtype: torch.dtype) -> MetaLearner:
+        """The learner in a precision; copies, because fits may run at the same time."""
+        return self._frozen[dtype == torch.double, False]
+
+    def learner_together(self, dtype: torch.dtype) -> MetaLearner:
+        """The same of the learner of examples that are used together."""
+        return self._frozen[dtype == torch.double, True]
+
+    @cached_property
+    def _frozen(self) -> dict[tuple[bool, bool], MetaLearner]:
+        return {
+            (double, learner is self.together): deepcopy(learner)
+            .to(torch.double if double else torch.float)
+            .eval()
+            .requires_grad_(False)
+            for double in (False, True)
+            for learner in (self.inductive, self.together)
+        }
+
+
+def save_prior(
+    path: Path,
+    inductive: MetaLearner,
+    together: MetaLearner,
+    trust: TrustPrior,
+    training: dict[str, Any],
+    *,
+    votes: Votes = "e3bm",
+) -> None:
+    """Write a prior; the file is whole or absent."""
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "votes": votes,
+        "epochs": inductive.epochs,
+        "epochs_together": together.epochs,
+        "trust": trust.as_json(),
+        "training": training,
+    }
+    tensors = {
+        f"{part}.{name}": value.float().contiguous()
+        for part, learner in (("inductive", inductive), ("together", together))
+        for name, value in learner.state_dict().items()
+    }
+    write_bytes(path, safetensors.torch.save(tensors, {"about": json.dumps(about, sort_keys=True)}))
+
+
+@cache
+def load_prior(path: Path | None = None) -> FewShotPrior:
+    """The shipped prior, or one of a file."""
+    place = path or SHIPPED
+    try:
+        content = place.read_bytes()
+        with safetensors.safe_open(place, "pt") as file:
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"There is no prior {place}; give the path of one that `e3bm train-prior` made."
+        ) from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{place} is not a readable prior: {error}.") from None
+    if about.get("format") != FORMAT or about.get("version") != VERSION:
+        raise CheckpointError(
+            f"{place} is no prior of a few-shot classifier of version {VERSION}; make one with `e3bm train-prior`."
+        )
+    inductive = build_prior(about["votes"], epochs=about["epochs"])
+    together = build_batch_prior(inductive, epochs=about["epochs_together"])
+    for name, learner in (("inductive", inductive), ("together", together)):
+        _fill(learner, tensors, f"{name}.", place)
+    digest = sha256(content).hexdigest()
+    return FewShotPrior(inductive, together, TrustPrior.from_json(about["trust"]), about["training"], digest)
+
+
+def _fill(learner: MetaLearner, tensors: dict[str, Tensor], prefix: str, place: Path) -> None:
+    found = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    try:
+        learner.load_state_dict(found)
+    except RuntimeError as error:
+        raise CheckpointError(f"The numbers of {place} do not fit a prior: {misfit(error)}") from None

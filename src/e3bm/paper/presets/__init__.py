@@ -1,0 +1,63 @@
+"""Named settings: the `paper` and the `e3bm` configuration of every method, and the presets built from them.
+
+`paper` is what the paper or its published code says; `e3bm` is ours. docs/deviations.md has the reasons.
+To add a preset, yield it where its family lives: `paper.py`, `small.py` (FC100 for two cores) or `omniglot.py`;
+`configurations.py` has the inner loops and hyperpriors they share. A new family is a file of its own, listed below.
+"""
+
+from e3bm.errors import SettingsError
+from e3bm.paper.presets.configurations import (
+    ABLATIONS,
+    KINDS,
+    LEARNED_BY,
+    METHOD_SETTINGS,
+    PAPER_PSI_RATE,
+    PAPER_SUMMARIES,
+    PSI_GROUPS,
+    Configuration,
+    Kind,
+    Preset,
+    ablation_settings,
+    hyperprior_settings,
+    method_settings,
+)
+from e3bm.paper.presets.published import omniglot_presets, paper_presets, paper_variants
+from e3bm.paper.presets.small import small_presets, small_variants
+
+
+def presets() -> dict[str, Preset]:
+    """All presets by name."""
+    paper, small = list(paper_presets()), list(small_presets())
+    found = [*paper, *small, *paper_variants(paper), *small_variants(small), *omniglot_presets()]
+    return {preset.name: preset for preset in found}
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name."""
+    known = presets()
+    if name not in known:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, n=3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise SettingsError(f"There is no preset '{name}'; `e3bm presets` lists the {len(known)} there are.{hint}")
+    return known[name]
+
+
+__all__ = [
+    "ABLATIONS",
+    "KINDS",
+    "LEARNED_BY",
+    "METHOD_SETTINGS",
+    "PAPER_PSI_RATE",
+    "PAPER_SUMMARIES",
+    "PSI_GROUPS",
+    "Configuration",
+    "Kind",
+    "Preset",
+    "ablation_settings",
+    "find_preset",
+    "hyperprior_settings",
+    "method_settings",
+    "presets",
+]

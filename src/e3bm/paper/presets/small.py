@@ -1,0 +1,129 @@
+"""What two cores can do: FC100 at its own 32 pixels, half-width ResNet-12 or 4CONV."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from e3bm.paper.presets.configurations import (
+    KINDS,
+    Kind,
+    Preset,
+    ablation_arms,
+    five_seeds,
+    hyperprior_settings,
+    method_settings,
+)
+from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings, read_settings
+
+# What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
+SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
+    "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
+    "sib": {"steps": 800, "tasks": 16, "schedule": "cosine", "base_rate": 1e-4},
+    # More than two cores do in a day: a run that was stopped before is reported with what it had, and can go on.
+    "maml": {"steps": 20_000, "tasks": 4},
+}  # fmt: skip
+SIB_RATES = {1: 1e-2, 5: 3e-3}  # by the number of shots
+PRETRAINED_MAML_RATES = {1: 0.01, 5: 0.03}
+PRETRAINED_MAML: dict[str, Any] = {
+    "data__recipe": "cifar", "data__augment": True, "method__start": "zero",
+    "optimiser__steps": 600, "optimiser__schedule": "cosine", "optimiser__theta": 2e-4,
+    # Slow: its tasks are of classes that it could classify before, and what alpha and v gain there is confidence.
+    "optimiser__base_rate": 1e-5, "optimiser__base_weight": 1e-4, "optimiser__psi_rate": 1e-4,
+    "optimiser__psi_weight": 1e-4, "validation__every": 200, "validation__episodes": 400,
+}  # fmt: skip
+SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
+    "mtl": {"every": 25, "episodes": 500},
+    "sib": {"every": 100, "episodes": 500},
+    "maml": {"every": 100, "episodes": 200},
+}
+
+
+def small_presets() -> Iterator[Preset]:
+    """Every method, number of shots and kind of hyperprior; MTL and SIB share one pre-trained backbone."""
+    data = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
+    pretrain = read_settings(
+        PretrainSettings,
+        {
+            "data": {**data, "augment": True},
+            "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
+            "epochs": 16,
+            "rate": 0.15,
+            "label_smoothing": 0.1,
+            "schedule": "one_cycle",
+        },
+    )
+    for method in ("maml", "mtl", "sib"):
+        for shots in (1, 5):
+            for kind in KINDS:
+                yield _preset(method, shots, kind, data, pretrain)
+
+
+def small_variants(rows: list[Preset]) -> Iterator[Preset]:
+    """Rows that are another row with something changed."""
+    for preset in rows:
+        yield from five_seeds(preset)
+        method = preset.train.method.name
+        if method == "mtl":
+            yield _scaled(preset)
+        yield _pretrained_maml(preset) if method == "maml" else _levelled(preset)
+        yield from ablation_arms(preset)
+
+
+def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pretrain: PretrainSettings) -> Preset:
+    deep = method != "maml"
+    inner = method_settings(method, "e3bm")
+    if method == "mtl":
+        inner = inner.but(epochs=30, start="prototype", rate=0.1, feature_length=10**0.5)
+    train = read_settings(
+        TrainSettings,
+        {
+            "data": data if deep else {"dataset": "fc100", "recipe": "maml", "normalisation": "none"},
+            "episode": {"ways": 5, "shots": shots, "queries": 15 if deep else 5},  # MAML pays for every query M times
+            "backbone": {"name": "resnet12", "width": 0.5}
+            if deep
+            else {"name": "conv4", "adapt": "full", "batchnorm": "batch"},
+            "method": inner.model_dump(),
+            "hyperprior": hyperprior_settings(method, "e3bm", kind).model_dump(),
+            "optimiser": SMALL_OPTIMISERS[method]
+            | (dict.fromkeys(("theta", "gradient_net"), SIB_RATES[shots]) if method == "sib" else {}),
+            "validation": SMALL_VALIDATIONS[method],
+        },
+    )
+    name = f"small-{method}-fc100-{shots}shot-{kind}"
+    about = f"{train.title} ({kind}) on FC100 at 32 px, {shots}-shot, for two cores"
+    test = TestSettings(episodes=3000, queries=15)
+    return Preset(name, about, train, pretrain if deep else None, test)
+
+
+def _scaled(preset: Preset) -> Preset:
+    changes = {"backbone__adapt": "scale_shift", "optimiser__steps": 200, "optimiser__tasks": 2}
+    changes |= {"validation__every": 50, "validation__episodes": 100}  # images, not features
+    name, about = preset.name.replace("-mtl-", "-mtl-scaled-"), f"{preset.about}, scale and shift trained"
+    return replace(preset, name=name, about=about, train=preset.train.but(**changes))
+
+
+def _levelled(preset: Preset) -> Preset:
+    train = preset.train.but(backbone__levelled=True)
+    pretrain = preset.pretrain and preset.pretrain.but(backbone__levelled=True)
+    name, about = preset.name.replace("-fc100-", "-levelled-fc100-"), f"{preset.about}, features levelled"
+    return replace(preset, name=name, about=about, train=train, pretrain=pretrain)
+
+
+def _pretrained_maml(preset: Preset) -> Preset:
+    tuned = PRETRAINED_MAML_RATES[5 if preset.train.episode.shots == 5 else 1]
+    train = preset.train.but(method__rate=tuned, **PRETRAINED_MAML)
+    name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
+    return replace(preset, name=name, about=about, train=train, pretrain=_conv4_pretrain())
+
+
+def _conv4_pretrain() -> PretrainSettings:
+    return read_settings(
+        PretrainSettings,
+        {
+            "data": {"dataset": "fc100", "recipe": "cifar", "normalisation": "none", "augment": True},
+            "backbone": {"name": "conv4", "adapt": "full"},
+            "epochs": 30,
+            "label_smoothing": 0.1,
+            "validation": {"every": 1, "episodes": 500},
+        },
+    )

@@ -1,0 +1,202 @@
+"""What `e3bm reproduce` does for rows that results/ does not have yet: pre-train, train, test, keep."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from e3bm.errors import SettingsError
+from e3bm.paper.ablate import PLAIN, arm_title
+from e3bm.paper.export import export_run
+from e3bm.paper.presets import ABLATIONS, LEARNED_BY, Preset, ablation_settings, find_preset
+from e3bm.paper.tables import PaperRow
+from e3bm.report.run_data import read_run
+from e3bm.runs.evaluation.comparison import group_of
+from e3bm.runs.evaluation.ensemble import make_ensemble
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.progress import Interrupted, Progress, time_is_over, time_limit
+from e3bm.runs.settings import PretrainSettings, TestSettings, read_settings
+from e3bm.runs.training.pretrain import run_pretrain
+from e3bm.runs.training.train_many import Job, train_many
+
+Scale = Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"]
+VARIANTS = {"levelled": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}
+BACKBONE_NAMES = {"4CONV": "conv4", "ResNet-12": "resnet12", "ResNet-25": "resnet25", "WRN-28-10": "wrn28_10"}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much may be done."""
+
+    seconds: float | None = None
+    """Time for training; None: as long as it takes."""
+    seeds: int = 1
+    scale: Scale = "small"
+    """Presets for two cores (FC100 only) or one of their variants, or the paper's own."""
+    runs: Path = Path("runs")
+    """Where trainings are kept while they are not finished."""
+    episodes: int | None = None
+    """Test episodes; None: as the preset says."""
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A preset that is to be trained: with every seed, or with as many as it has members."""
+
+    preset: Preset
+    arm: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.preset.name
+
+    @property
+    def folder(self) -> str:
+        return self.preset.train.data.dataset
+
+
+def run_missing(
+    rows: Sequence[PaperRow],
+    arms: Sequence[tuple[PaperRow, str]],
+    results: Path,
+    effort: Effort,
+    progress: Progress,
+) -> None:
+    """Train what rows and ablation arms need, test it on the same episodes, and keep it in results."""
+    parts = [Part(find_preset(preset_name(row, effort.scale))) for row in rows]
+    for row, arm in arms:
+        base = preset_name(row, effort.scale)
+        parts.append(Part(find_preset(base.removesuffix(row.kind) + arm), None if arm == PLAIN.name else arm))
+    if not parts:
+        progress.say("Nothing is missing.")
+        return
+    started = time.monotonic()
+    left = lambda: None if effort.seconds is None else effort.seconds - (time.monotonic() - started)
+    backbones = _backbones(parts, results, effort, left, progress)
+    parts = [part for part in parts if part.preset.pretrain is None or backbones.get(_backbone_key(part))]
+    jobs = {job.folder: job for part in parts for job in _jobs(part, backbones, effort)}
+    ready = train_many(list(jobs.values()), seconds=left(), workers=effort.workers, progress=progress)
+    _test_and_keep(parts, ready, backbones, results, effort, progress)
+
+
+def preset_name(row: PaperRow, scale: Scale) -> str:
+    """The preset of a printed row."""
+    size, _, variant = scale.partition("-")
+    if size == "small" and row.dataset != "fc100":
+        raise SettingsError(
+            f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which needs days."
+        )
+    if variant and (row.method.startswith("5x") or row.base_method not in VARIANTS[variant]):
+        known = " and ".join(name.upper() for name in VARIANTS[variant])
+        raise SettingsError(f"--scale {scale} is for {known}, not for {row.method}; name a row with --row.")
+    place = f"{BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
+    if row.method.startswith("5x"):
+        return f"{scale}-5x{row.base_method}-{place}-{row.shots}shot"
+    method = f"{row.base_method}-{variant}" if variant else row.base_method
+    return f"{size}-{method}-{place}-{row.shots}shot-{row.kind}"
+
+
+def studied_arms() -> tuple[str, ...]:
+    """The arms of Figure 4, the method alone once."""
+    return (*(name for name, schedules in ABLATIONS.items() if schedules != ("constant", "last")), PLAIN.name)
+
+
+def backbone_name(settings: PretrainSettings) -> str:
+    """The run folder of a pre-training: resnet12-half-s0."""
+    width = {1.0: "", 0.5: "-half"}.get(settings.backbone.width, f"-x{settings.backbone.width:g}")
+    return f"{settings.backbone.name}{width}{'-levelled' * settings.backbone.levelled}-s{settings.seed}"
+
+
+def _backbone_key(part: Part) -> str:
+    assert part.preset.pretrain is not None
+    return f"{part.folder}/{backbone_name(part.preset.pretrain)}"
+
+
+def _backbones(
+    parts: Sequence[Part], results: Path, effort: Effort, left: Callable[[], float | None], progress: Progress
+) -> dict[str, Path]:
+    """The pre-trained backbones by name: from results or runs where they are, else trained now."""
+    found: dict[str, Path] = {}
+    for part in parts:
+        if part.preset.pretrain is None or _backbone_key(part) in found:
+            continue
+        key = _backbone_key(part)
+        ready = [place / key for place in (effort.runs, results) if _is_pretrained(place / key, part.preset.pretrain)]
+        if ready:
+            found[key] = ready[0]
+            continue
+        with time_limit(left()):
+            try:
+                run_pretrain(part.preset.pretrain, effort.runs / key, progress)
+            except Interrupted as stop:
+                if not time_is_over():
+                    raise
+                progress.say(f"{key}: the time is over, and what builds on it waits. {stop}")
+                continue
+        found[key] = effort.runs / key
+    return found
+
+
+def _is_pretrained(folder: Path, wanted: PretrainSettings) -> bool:
+    """Whether a folder holds this backbone with all its epochs; runs and results alike."""
+    run = RunFolder(folder)
+    if not run.exists or run.config()["kind"] != "pretrain" or not Checkpoints(folder).has("best"):
+        return False
+    same = group_of(read_settings(PretrainSettings, run.config()["settings"])) == group_of(wanted)
+    done, epochs = read_run(folder).progress
+    return same and done is not None and epochs is not None and done >= epochs
+
+
+def _jobs(part: Part, backbones: dict[str, Path], effort: Effort) -> Iterator[Job]:
+    preset = part.preset
+    seeds = preset.members if preset.members > 1 else effort.seeds
+    for seed in range(seeds):
+        settings = preset.train.but(seed=seed)
+        if preset.pretrain is not None:
+            settings = settings.but(backbone__pretrained=backbones[_backbone_key(part)])
+        if part.arm is not None:
+            settings = settings.but(name=arm_title(part.arm, settings.method.name.upper()))
+        name, learned = _member_name(preset), None
+        if part.arm in LEARNED_BY:
+            stem = preset.name.removesuffix(part.arm)
+            learned = effort.runs / part.folder / f"{stem}{LEARNED_BY[part.arm]}-s{seed}"
+            settings = ablation_settings(settings, part.arm, learned)
+        yield Job(effort.runs / part.folder / f"{name}-s{seed}", settings, learned)
+
+
+def _member_name(preset: Preset) -> str:
+    """Members of an ensemble are ordinary runs of the method alone."""
+    return preset.name if preset.members == 1 else preset.name.replace("-5x", "-") + "-plain"
+
+
+def _test_and_keep(
+    parts: Sequence[Part],
+    ready: Sequence[Path],
+    backbones: dict[str, Path],
+    results: Path,
+    effort: Effort,
+    progress: Progress,
+) -> None:
+    """Everything of one test protocol together, so that differences are paired."""
+    protocols: dict[TestSettings, list[Path]] = {}
+    for part in parts:
+        shots = {"ways": 5, "shots": part.preset.train.episode.shots, "queries": part.preset.test.queries or 15}
+        episodes = effort.episodes or part.preset.test.episodes
+        runs = protocols.setdefault(part.preset.test.but(episodes=episodes, **shots), [])
+        folders = [job.folder for job in _jobs(part, backbones, effort) if job.folder in ready]
+        if part.preset.members > 1 and len(folders) == part.preset.members:
+            folders.append(make_ensemble(folders, effort.runs / part.folder / part.name).path)
+        if part.preset.pretrain is not None and backbones[_backbone_key(part)].is_relative_to(effort.runs):
+            runs.insert(0, backbones[_backbone_key(part)])
+        runs += folders
+    for protocol, runs in protocols.items():
+        distinct = list(dict.fromkeys(runs))
+        if not distinct:
+            continue
+        run_test(distinct, protocol, progress)
+        for run in distinct:
+            export_run(run, results)

@@ -1,0 +1,143 @@
+"""The numbers that the paper prints, and those that the published code states, as data of this project."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+from e3bm.errors import SettingsError
+
+AccuracyTable = Literal["T1", "T2", "S1", "S2"]
+PAPER_DATASETS = ("miniimagenet", "tieredimagenet", "fc100")
+SHOTS = (1, 5)
+# The systems that this project can run; the tables hold others beside them.
+OUR_SYSTEMS = ("MAML", "5x MAML", "MAML+E3BM", "MTL", "MTL+E3BM", "SIB", "SIB+E3BM")
+# Where a table does not say which hyperprior a row has, the text does: the LSTM, transductive for SIB.
+UNSTATED_KINDS = {
+    "MAML+E3BM": "lstm-inductive",
+    "MTL+E3BM": "lstm-inductive",
+    "SIB+E3BM": "lstm-transductive",
+}
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """One printed accuracy, in percent."""
+
+    table: str
+    method: str
+    backbone: str
+    dataset: str
+    shots: int
+    setting: str
+    accuracy: float
+    ci: float | None
+    hyperprior: str | None
+    """FC or LSTM where the table says so."""
+    plus_time: float | None
+    """Percent of extra time over the plain method."""
+    published_code: float | None
+    """What the published code states for the same system, where it states something."""
+    published_code_ci: float | None
+
+    @property
+    def base_method(self) -> str:
+        """The method without E3BM, by our name for it."""
+        return self.method.removesuffix("+E3BM").removeprefix("5x ").lower()
+
+    @property
+    def kind(self) -> str:
+        """The hyperprior by our name: plain, or generator and setting."""
+        if not self.method.endswith("+E3BM"):
+            return "plain"
+        return f"{self.hyperprior.lower()}-{self.setting}" if self.hyperprior else UNSTATED_KINDS[self.method]
+
+
+@dataclass(frozen=True)
+class PaperCost:
+    """One row of Table S3: 100 epochs, miniImageNet, 5-way 1-shot, on a V100."""
+
+    method: str
+    backbone: str
+    parameters_k: int
+    """Thousands, truncated."""
+    minutes: float
+
+
+def paper_rows(
+    table: str, *, dataset: str | None = None, shots: int | None = None, method: str | None = None
+) -> list[PaperRow]:
+    """The printed accuracies of a table, in its order; ``method`` is a part of a name, whatever its case."""
+    if table not in get_args(AccuracyTable):
+        raise SettingsError(
+            f"There is no table of accuracies '{table}'; there are {', '.join(get_args(AccuracyTable))}."
+        )
+    if dataset is not None and dataset not in PAPER_DATASETS:
+        raise SettingsError(f"The paper has no results on '{dataset}'; it has {', '.join(PAPER_DATASETS)}.")
+    if shots is not None and shots not in SHOTS:
+        raise SettingsError(f"The paper has 1-shot and 5-shot results, none with {shots} shots.")
+    return [
+        row
+        for row in _all_rows(table)
+        if dataset in (None, row.dataset)
+        and shots in (None, row.shots)
+        and (method or "").lower() in row.method.lower()
+    ]
+
+
+def paper_costs() -> list[PaperCost]:
+    """Table S3."""
+    return [
+        PaperCost(entry["method"], entry["backbone"], entry["parameters_k"], entry["minutes"])
+        for entry in _document()["costs"]
+    ]
+
+
+def paper_claims() -> dict[str, float]:
+    """Averages that the text states, each with its number."""
+    return {entry["claim"]: entry["value"] for entry in _document()["claims"]}
+
+
+def paper_settings() -> dict[str, Any]:
+    """Hyper-parameters that the text states."""
+    settings: dict[str, Any] = _document()["settings"]
+    return settings
+
+
+@cache
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((files("e3bm.paper") / "tables.json").read_text(encoding="utf-8"))
+    return document
+
+
+@cache
+def _all_rows(table: str) -> tuple[PaperRow, ...]:
+    rows = []
+    for entry in _document()["accuracy"][table]:
+        for dataset in entry["accuracy"]:
+            for place, shots in enumerate(SHOTS):
+                value = entry["accuracy"][dataset][place]
+                if value is None:
+                    continue
+                code, code_ci = _published(entry, dataset, place)
+                rows.append(
+                    PaperRow(
+                        table, entry["method"], entry["backbone"], dataset, shots, entry["setting"], value,
+                        _number(entry, "ci", dataset, place), entry.get("hyperprior"),
+                        _number(entry, "plus_time", dataset, place), code, code_ci,
+                    )
+                )  # fmt: skip
+    return tuple(rows)
+
+
+def _published(entry: dict[str, Any], dataset: str, place: int) -> tuple[float | None, float | None]:
+    for other in _document()["published_code"]:
+        if all(other[key] == entry[key] for key in ("method", "backbone", "setting")):
+            return _number(other, "accuracy", dataset, place), _number(other, "ci", dataset, place)
+    return None, None
+
+
+def _number(entry: dict[str, Any], what: str, dataset: str, place: int) -> float | None:
+    found: float | None = entry.get(what, {}).get(dataset, [None, None])[place]
+    return found

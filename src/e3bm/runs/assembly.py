@@ -1,0 +1,158 @@
+"""From settings to a model: the one place where backbone, method and hyperprior meet."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from e3bm.backbones import Backbone, LevelledBackbone, build, scale_and_shift
+from e3bm.backbones.encode import TaskEncoder
+from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
+from e3bm.core.hyperprior import FcGenerator, Generator, Hyperprior, LstmGenerator
+from e3bm.core.learner import MetaLearner
+from e3bm.core.schedules import (
+    Constant,
+    Equal,
+    Frozen,
+    Generated,
+    LastOnly,
+    Learned,
+    Schedule,
+    equal_values,
+    last_values,
+)
+from e3bm.errors import SettingsError
+from e3bm.methods import METHODS, Encoder, Parts, ReadyFeatures
+from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, MethodSettings, TrainSettings
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+
+
+def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -> Backbone:
+    """The backbone, with pre-trained weights where the settings name some."""
+    backbone = build(settings.name, width=settings.width, channels=channels, image_size=image_size)
+    if settings.levelled:
+        backbone = LevelledBackbone(backbone)
+    if settings.pretrained is not None:
+        load_backbone(backbone, settings.pretrained)
+    return backbone
+
+
+def load_backbone(backbone: Backbone, source: Path) -> None:
+    """Weights from a run of `e3bm pretrain`, or from a weights file."""
+    if not source.exists():
+        raise SettingsError(
+            f"backbone.pretrained: there is no run folder or weights file {source}; make one with `e3bm pretrain --run "
+            f"{source}`."
+        )
+    if source.is_dir():
+        weights = {
+            name.removeprefix("backbone."): value
+            for name, value in Checkpoints(source).weights("best").items()
+            if name.startswith("backbone.")
+        }
+    else:
+        weights = read_weights(source)
+    try:
+        backbone.load_state_dict({name: value.float() for name, value in weights.items()})
+    except RuntimeError as error:
+        raise SettingsError(f"The weights of {source} do not fit this backbone: {misfit(error)}") from None
+
+
+def weights_digest(module: nn.Module) -> str:
+    """A name for exactly these weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def build_learner(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
+    """The model that meta-training trains; with a frozen backbone it takes features, not images."""
+    encoder: Encoder
+    inner: Backbone | None = None
+    torch.manual_seed(settings.seed)
+    adapt = settings.backbone.adapt
+    if adapt != "full" and settings.backbone.pretrained is None:
+        raise SettingsError(
+            f"A backbone that is {adapt.replace('_', '-and-')} must have been trained: "
+            "set backbone.pretrained to a run of `e3bm pretrain`, or backbone.adapt to full."
+        )
+    if adapt == "frozen":
+        encoder = ReadyFeatures(backbone.feature_size)
+    else:
+        inner = scale_and_shift(backbone) if adapt == "scale_shift" else backbone
+        batchnorm = settings.backbone.batchnorm
+        encoder = TaskEncoder(
+            inner,
+            "running" if batchnorm == "per_step" else batchnorm,
+            autocast=torch.bfloat16 if settings.machine.precision == "bfloat16" else None,
+        )
+    parts = Parts(encoder, inner, backbone.feature_size, backbone.feature_positions)
+    method = METHODS[settings.method.name].from_settings(settings, parts)
+    hyperprior = build_hyperprior(settings.method, settings.hyperprior, settings.episode.ways, parts)
+    learner = MetaLearner(method, hyperprior, settings.method.epochs)
+    return learner.to(DTYPES[settings.machine.precision])
+
+
+def build_hyperprior(method: MethodSettings, settings: HyperpriorSettings, ways: int, parts: Parts) -> Hyperprior:
+    """The schedules of alpha and v and, where one is generated, their generator."""
+    epochs = method.epochs
+    start = equal_values(epochs) if settings.weight_start == "equal" else last_values(epochs)
+    rates: dict[str, Schedule] = {
+        "constant": Constant(method.rate),
+        "learned": Learned([method.rate] * epochs),
+        "generated": Generated([method.rate] * epochs),
+    }
+    weights: dict[str, Schedule] = {
+        "last": LastOnly(),
+        "equal": Equal(),
+        "learned": Learned(start),
+        "generated": Generated(start),
+    }
+    if settings.frozen_from is not None:
+        learned = _learned_values(settings.frozen_from)
+        rates["frozen"], weights["frozen"] = Frozen(learned[0]), Frozen(learned[1])
+    return Hyperprior(
+        rates[settings.rate],
+        weights[settings.weight],
+        build_generator(settings, epochs, ways, parts) if settings.generated else None,
+        mixing=settings.mixing,
+        fractions=(settings.mixing_fraction, settings.mixing_fraction),
+        constrained=settings.constrained,
+    )
+
+
+def build_generator(settings: HyperpriorSettings, epochs: int, ways: int, parts: Parts) -> Generator:
+    """The network from context to differences."""
+    transductive = settings.setting == "transductive"
+    summaries: dict[str, Summary] = {
+        "stats": Stats(transductive),
+        "class_mean": ClassMean(parts.feature_size),
+        "flat": Flat(parts.feature_size, ways),
+        "rms": Rms(parts.feature_size, parts.feature_positions),
+    }
+    context = Context(
+        summaries[settings.summary],
+        embedding=parts.feature_size // parts.feature_positions if settings.embedding else 0,
+        transductive=transductive,
+        detach=settings.detach,
+    )
+    outputs = (settings.rate, settings.weight).count("generated")
+    if settings.generator == "fc":
+        return FcGenerator(context, epochs, outputs, zero_start=settings.mixing == "scaled")
+    return LstmGenerator(
+        context, outputs, hidden=settings.hidden, readout=settings.readout, separate=settings.separate and outputs == 2
+    )
+
+
+def _learned_values(run: Path) -> tuple[list[float], list[float]]:
+    """Base values of alpha and v as another run ended with."""
+    lines = list(RunFolder(run).lines("schedules"))
+    if not lines:
+        raise SettingsError(f"{run} has no learned rates and weights; train it first.")
+    return lines[-1]["base_rates"], lines[-1]["base_weights"]

@@ -1,0 +1,179 @@
+"""One process or many: tasks are dealt out by number, gradients are summed, and every process holds the same model.
+
+Start many with ``torchrun``; without it everything here is the identity. Only gloo on CPU has been run; nccl and cuda
+are untested.
+"""
+
+import atexit
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib import import_module
+
+import torch
+from torch import Tensor, distributed, nn
+
+from e3bm.core.episode import TaskBatch
+from e3bm.errors import SettingsError
+from e3bm.runs.settings import MachineSettings
+
+# Lightning Fabric as the one who joins processes (the extra `e3bm[fabric]`): torchrun, SLURM and others alike.
+
+
+def join(machine: MachineSettings) -> tuple[int, int, torch.device]:
+    """This process's rank, the number of processes and its device, after Fabric has brought them together.
+
+    What processes exchange, and when, stays our own.
+    """
+    try:
+        from lightning_fabric import Fabric  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise SettingsError("Lightning Fabric is not installed; `pip install 'e3bm[fabric]'` adds it.") from None
+    local, nodes = _places()
+    fabric = Fabric(
+        accelerator=machine.device, devices=local, num_nodes=nodes, strategy="ddp" if local * nodes > 1 else "auto"
+    )
+    fabric.launch()
+    return fabric.global_rank, fabric.world_size, fabric.device
+
+
+def _places() -> tuple[int, int]:
+    """Processes on this machine, and machines, as torchrun or SLURM tell them."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if "SLURM_NTASKS" in os.environ:
+        nodes = int(os.environ.get("SLURM_NNODES", "1"))
+        return int(os.environ["SLURM_NTASKS"]) // nodes, nodes
+    return 1, 1
+
+
+# A dead process is noticed at once, by its closed connection; this bounds how long a living one may be busy alone.
+PATIENCE = timedelta(hours=2)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """This process among its peers."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @classmethod
+    def start(cls, machine: MachineSettings) -> "Engine":
+        """Join the processes that torchrun started, if it did."""
+        torch.set_num_threads(machine.threads)
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+        if (machine.device == "cuda" and not torch.cuda.is_available()) or (
+            machine.device == "mps" and not torch.backends.mps.is_available()
+        ):
+            raise SettingsError(f"This machine has no {machine.device} device; set machine.device to cpu.")
+        if world > 1:
+            # Its functions bind the group of all processes as a default when they are imported, which an optimiser
+            # does: imported afterwards they would keep gloo's threads alive into the interpreter's end, which aborts.
+            import_module("torch.distributed.nn.functional")
+        if machine.engine == "fabric":
+            from e3bm.runs.engine import join
+
+            return cls(*join(machine))
+        device = torch.device(machine.device, local) if machine.device == "cuda" else torch.device(machine.device)
+        if world > 1 and not distributed.is_initialized():
+            _check_restarts()
+            backend = "nccl" if machine.device == "cuda" else "gloo"
+            distributed.init_process_group(backend, timeout=PATIENCE)
+            # Once for all work of this process: a second group would find the first one's addresses.
+            atexit.register(distributed.destroy_process_group)
+        return cls(rank, world, device)
+
+    @staticmethod
+    def is_leader() -> bool:
+        """Whether this process is the first of those that torchrun or SLURM started, or the only one."""
+        return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def mine(self, numbers: Sequence[int]) -> Sequence[int]:
+        """This process's share: every world-th task, starting at its rank."""
+        return numbers[self.rank :: self.world]
+
+    def place(self, batch: TaskBatch) -> TaskBatch:
+        """Tasks on this process's device."""
+        if self.device.type == "cpu":
+            return batch
+        return TaskBatch(
+            batch.support.to(self.device),
+            batch.support_labels.to(self.device),
+            batch.query.to(self.device),
+            None if batch.query_labels is None else batch.query_labels.to(self.device),
+            batch.ways,
+            None if batch.support_mask is None else batch.support_mask.to(self.device),
+        )
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up all processes' gradients, in one message; a parameter that nobody used has the gradient zero."""
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self.world == 1:
+            return
+        grads = [parameter.grad for parameter in trained if parameter.grad is not None]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        distributed.all_reduce(flat)
+        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+
+    def share_buffers(self, module: nn.Module) -> None:
+        """The leader's buffers (running statistics), for all."""
+        if self.world > 1:
+            for buffer in module.buffers():
+                distributed.broadcast(buffer, 0)
+
+    def gather(self, mine: Tensor, total: int, dim: int = 0) -> Tensor:
+        """All processes' rows in the order of their numbers; ``mine`` holds this process's share of ``total``."""
+        if self.world == 1:
+            return mine
+        rows = mine.to(self.device).movedim(dim, 0).contiguous()
+        most = -(-total // self.world)
+        padded = rows.new_zeros(most, *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in range(self.world)]
+        distributed.all_gather(parts, padded)
+        # Row j of process r is number j * world + r.
+        return torch.stack(parts, 1).flatten(0, 1)[:total].movedim(0, dim).to(mine.device)
+
+    def agree(self, value: int) -> int:
+        """The leader's number, for all."""
+        if self.world == 1:
+            return value
+        told = torch.tensor([value], device=self.device)
+        distributed.broadcast(told, 0)
+        return int(told)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        if self.world == 1:
+            return flag
+        told = torch.tensor([int(flag)], device=self.device)
+        distributed.all_reduce(told, distributed.ReduceOp.MAX)
+        return bool(told)
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+def _check_restarts() -> None:
+    """Processes that torchrun starts again must not find the addresses of those that died in a store they share."""
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise SettingsError(
+            "torchrun --max-restarts needs the environment variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: "
+            "without it restarted processes may wait for dead ones. Set it and start torchrun again."
+        )

@@ -1,0 +1,225 @@
+"""The run folder: everything a run was, did and found, in files that anyone can read.
+
+config.json        {"kind": "train" | "pretrain", "settings": {...}, "inputs": {name of what was read: its sha256}}
+environment.json   versions, machine, commit
+metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
+schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
+checkpoints/       last.json and best.json point at folders with weights.safetensors and state.pt
+results.json       list of test results, newest of each kind
+answers.json       how many queries of each test episode were answered rightly
+test_log.jsonl     every time the test split was opened
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from e3bm.errors import CheckpointError, SettingsError
+from e3bm.runs.engine import Engine
+from e3bm.runs.folder.environment import describe_environment
+from e3bm.runs.folder.files import held, read_json, storage_errors, sweep_leftovers, write_bytes, write_json
+from e3bm.runs.settings import PretrainSettings, Settings, TrainSettings, read_settings
+
+Mirror = Callable[[str, Mapping[str, Any]], None]
+
+
+class RunFolder:
+    """Reads and writes one run's files."""
+
+    def __init__(self, path: Path | str, mirrors: Sequence[Mirror] = ()) -> None:
+        """Every line that is appended is shown to the mirrors, too."""
+        self.path, self.mirrors = Path(path), mirrors
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "config.json").exists()
+
+    def check(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+        """Refuse a folder that holds a run with other settings or inputs, or something that is not a run."""
+        with storage_errors(self.path):
+            if self.exists:
+                self._check_same(kind, settings, inputs)
+            elif self.path.exists():
+                foreign = [entry.name for entry in self.path.iterdir() if not _is_beginning(entry.name)]
+                if foreign:
+                    raise CheckpointError(
+                        f"{self.path} is not empty (it has {min(foreign)}) and holds no run; give another --run folder."
+                    )
+
+    def create(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+        """Start a run here, or make sure that the one that is here is the same, down to what it reads."""
+        self.check(kind, settings, inputs)
+        if not self.exists:
+            write_json(self.path / "environment.json", describe_environment())
+            # Last: where this file is, there is a run.
+            wanted = {"kind": kind, "settings": settings.model_dump(mode="json"), "inputs": dict(inputs)}
+            write_json(self.path / "config.json", wanted)
+        sweep_leftovers(self.path)
+
+    def config(self) -> dict[str, Any]:
+        """Kind, settings and inputs of the run."""
+        if not self.exists:
+            raise CheckpointError(f"{self.path} holds no run: there is no config.json in it.")
+        config = read_json(self.path / "config.json")
+        if not isinstance(config, dict) or not {"kind", "settings"} <= config.keys():
+            raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
+        return config
+
+    def settings_digest(self) -> str:
+        """A name for exactly the settings that config.json states."""
+        return hashlib.sha256(json.dumps(self.config()["settings"], sort_keys=True).encode()).hexdigest()[:16]
+
+    def _check_same(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+        old = self.config()
+        if old["kind"] != kind:
+            raise CheckpointError(
+                f"{self.path} holds a {old['kind']} run, not a {kind} run; give another --run folder."
+            )
+        # Read as settings first: what the older file does not have yet has its default.
+        before = read_settings(type(settings), old["settings"]).model_dump(mode="json")
+        found = _differences(before, settings.model_dump(mode="json"))
+        if found:
+            raise CheckpointError(
+                f"{self.path} holds a run with other settings: {'; '.join(found)}. "
+                "Give the same settings to continue it, or another --run folder."
+            )
+        self.check_inputs(inputs)
+
+    def check_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Refuse to go on with other data or another backbone under the name that the run had them by."""
+        known = self.config().get("inputs", {})
+        # A run that was exported with rounded weights lists their digest beside the first one.
+        changed = [name for name, digest in inputs.items() if digest not in known.get(name, digest)]
+        if changed:
+            raise CheckpointError(
+                f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; "
+                "bring the old one back, or train again in another --run folder."
+            )
+
+    def append(self, name: str, record: dict[str, Any]) -> None:
+        """One more line in metrics, schedules or test_log."""
+        with storage_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / f"{name}.jsonl").open("ab+") as file:
+                # A line that was cut short stays alone on its line.
+                if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
+                    file.write(b"\n")
+                file.write(json.dumps(record).encode() + b"\n")
+        for mirror in self.mirrors:
+            mirror(name, record)
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """The records of metrics, schedules or test_log; lines cut short by a crash are passed over."""
+        path = self.path / f"{name}.jsonl"
+        if not path.exists():
+            return
+        for line in path.read_text().splitlines():
+            with suppress(ValueError):
+                yield json.loads(line)
+
+    def rewind(self, step: int) -> None:
+        """Drop what was logged after a checkpoint: those steps are taken again."""
+        for name in ("metrics", "schedules"):
+            kept = [line for line in self.lines(name) if line["step"] <= step]
+            if (self.path / f"{name}.jsonl").exists():
+                write_bytes(self.path / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def results(self) -> list[dict[str, Any]]:
+        """Test results, newest of each kind."""
+        path = self.path / "results.json"
+        return read_json(path) if path.exists() else []
+
+    def add_result(self, row: dict[str, Any]) -> None:
+        """Keep a test result; one with the same data, episodes and checkpoint replaces the older."""
+        same = ("dataset", "split", "episodes_hash", "episodes")
+        kept = [old for old in self.results() if any(old.get(key) != row.get(key) for key in same)]
+        write_json(self.path / "results.json", [*kept, row])
+
+
+def _is_beginning(name: str) -> bool:
+    """Whether a file may be what a run left that was killed before it had its config.json."""
+    return name == "environment.json" or (name.startswith(".") and name.endswith(".partial"))
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {before!r}, now {after!r}")
+    return found
+
+
+# The same numbers in TensorBoard, for those who like to watch there (the extra `e3bm[tensorboard]`).
+
+
+class TensorBoard:
+    """Shows every metrics and schedules line of a run as scalars in the run's folder ``tensorboard``."""
+
+    def __init__(self, run: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise SettingsError("TensorBoard is not installed; `pip install 'e3bm[tensorboard]'` adds it.") from None
+        self.folder = run / "tensorboard"
+        self._open = SummaryWriter
+        self._writer: Any = None
+
+    def __call__(self, name: str, record: Mapping[str, Any]) -> None:
+        if name not in ("metrics", "schedules"):
+            return
+        step = record["step"]
+        if self._writer is None:
+            # A continued run takes some steps again: what was shown of them before is hidden.
+            self._writer = self._open(str(self.folder), purge_step=step)
+        group = record.get("split", "schedule")
+        for key, value in record.items():
+            if isinstance(value, list):
+                for epoch, each in enumerate(value, 1):
+                    self._writer.add_scalar(f"{group}/{key}/{epoch:03d}", each, step)
+            elif isinstance(value, int | float) and key != "step":
+                self._writer.add_scalar(f"{group}/{key}", value, step)
+        self._writer.flush()
+
+    def __enter__(self) -> "TensorBoard":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+# How a training begins: its run folder, looked at by all processes and written by one.
+
+
+@contextmanager
+def opened(
+    folder: Path,
+    kind: str,
+    settings: TrainSettings | PretrainSettings,
+    inputs: Mapping[str, str],
+    engine: Engine,
+    tensorboard: bool,
+) -> Iterator[RunFolder]:
+    """The run folder, begun or continued, and kept from other trainings."""
+    run = RunFolder(folder)
+    run.check(kind, settings, inputs)
+    engine.wait()  # nobody writes before all have looked, so that all come to the same answer
+    if engine.leads:
+        run.create(kind, settings, inputs)
+    with held(folder) if engine.leads else nullcontext():
+        engine.wait()
+        if not tensorboard or not engine.leads:
+            yield run
+            return
+        from e3bm.runs.folder.run_folder import TensorBoard
+
+        with TensorBoard(folder) as mirror:
+            yield RunFolder(folder, [mirror])

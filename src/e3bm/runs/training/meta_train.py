@@ -1,0 +1,148 @@
+"""Algorithm 1 of the paper: meta-training, for every method, with or without E3BM."""
+
+import time
+
+import torch
+from torch import Tensor
+
+from e3bm.backbones.normalisation import commit_statistics, pop_statistics
+from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import MetaLearner, kl_to_base, meta_loss
+from e3bm.data.episodes.loader import prefetched
+from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.evaluate import TaskSource, evaluate
+from e3bm.runs.evaluation.metrics import accuracies, negative_log_likelihoods
+from e3bm.runs.folder.checkpoint import Continuation
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.progress import Progress, shown, stop_politely
+from e3bm.runs.settings import TrainSettings
+from e3bm.runs.training.optimisers import build_optimiser, check_gradients, clip_gradients, schedule_factor
+
+LOG_EVERY = 10
+
+
+def meta_train(
+    learner: MetaLearner,
+    tasks: TaskSource,
+    validation: TaskSource,
+    settings: TrainSettings,
+    run: RunFolder,
+    engine: Engine,
+    progress: Progress,
+) -> None:
+    """Train until the last step, from wherever the run folder stands; best on the validation classes is kept."""
+    total = settings.optimiser.steps
+    optimiser = build_optimiser(learner, settings.optimiser)
+    place = Continuation(learner, optimiser, run, engine, total)
+    shares = (engine.mine(_numbers(settings, number)) for number in range(place.step, total))
+    batches = prefetched((tasks.load(share) if share else None for share in shares), tasks.prefetch)
+    learner.train()
+    with stop_politely() as wish, shown(progress, f"meta-train {settings.title}", total, place.step):
+        while place.step < total:
+            started = time.perf_counter()
+            schedules, (loss, accuracy) = meta_step(learner, next(batches), optimiser, settings, place.step, engine)
+            step = place.advance()
+            seconds = time.perf_counter() - started
+            numbers = {"loss": loss, "accuracy": accuracy, "tasks_per_second": settings.optimiser.tasks / seconds}
+            progress.advance(step, **numbers)
+            if engine.leads and (step % LOG_EVERY == 0 or step == total):
+                run.append("metrics", {"step": step, "split": "train", **numbers, "seconds": seconds})
+                run.append("schedules", {"step": step, **_schedules(learner, schedules)})
+            validated = step % settings.validation.every == 0 or step == total
+            if validated:
+                found = evaluate(
+                    learner, validation, settings.validation.episodes, engine=engine, epochs=settings.method.test_epochs
+                )
+                summary = found.summary()
+                best = place.judge(summary["accuracy"])
+                if engine.leads:
+                    line = {"accuracy": summary["accuracy"], "ci": summary["ci"], "loss": summary["nll"]}
+                    run.append(
+                        "metrics", {"step": step, "split": "val", **line, "best": best, "seconds": found.seconds}
+                    )
+                progress.advance(step, validation=summary["accuracy"])
+            if validated or step % settings.checkpoint_every == 0:
+                place.save()
+            if engine.any(wish.stop):
+                place.stop()
+
+
+def meta_step(
+    learner: MetaLearner,
+    batch: TaskBatch | None,
+    optimiser: torch.optim.Optimizer,
+    settings: TrainSettings,
+    step: int,
+    engine: Engine,
+) -> tuple[Tensor, tuple[float, float]]:
+    """One meta-batch, of which this process holds its share: the same update whatever the number of processes.
+
+    Gives the mean rates and weights [2, M], and the mean loss and accuracy.
+    """
+    count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), settings.method.epochs
+    # Anything random inside the model is a function of the step alone, so that a resumed run repeats it.
+    torch.manual_seed(settings.seed * 1_000_003 + step)
+    optimiser.zero_grad(set_to_none=True)
+    figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
+    if batch is not None:
+        batch = engine.place(batch)
+        trace = learner(batch)
+        _backward(learner, trace, batch, settings, held / count)
+        figures = _figures(trace, batch)
+    engine.sum_gradients(learner.parameters())
+    check_gradients(optimiser, step)
+    clip_gradients(optimiser, settings.optimiser)
+    factor = schedule_factor(settings.optimiser, step)
+    for group in optimiser.param_groups:
+        group["lr"] = group["base_lr"] * factor
+    optimiser.step()
+    _commit_batchnorm(learner, engine, held, count)
+    means = engine.gather(figures, count).mean(0)
+    return means[2:].view(2, epochs), (float(means[0]), float(means[1]))
+
+
+def _numbers(settings: TrainSettings, step: int) -> range:
+    """The episodes of a meta-batch."""
+    return range(step * settings.optimiser.tasks, (step + 1) * settings.optimiser.tasks)
+
+
+def _backward(
+    learner: MetaLearner, trace: AdaptationTrace, batch: TaskBatch, settings: TrainSettings, share: float
+) -> None:
+    assert batch.query_labels is not None
+    loss = meta_loss(trace.scores, batch.query_labels)
+    if settings.hyperprior.kl:
+        loss = loss + settings.hyperprior.kl * kl_to_base(trace, learner.hyperprior)
+    (share * loss).backward()
+
+
+@torch.no_grad()
+def _figures(trace: AdaptationTrace, batch: TaskBatch) -> Tensor:
+    """Per task: loss, accuracy, rates, weights."""
+    assert batch.query_labels is not None
+    scores, labels = trace.scores.cpu(), batch.query_labels.cpu()
+    each = torch.stack([negative_log_likelihoods(scores, labels), accuracies(scores, labels)], 1)
+    return torch.cat([each, trace.rates.cpu().double(), trace.weights.cpu().double()], 1)
+
+
+def _schedules(learner: MetaLearner, means: Tensor) -> dict[str, list[float]]:
+    rates, weights = means.tolist()
+    hyperprior, epochs = learner.hyperprior, len(rates)
+    return {
+        "rates": rates,
+        "weights": weights,
+        "base_rates": hyperprior.rate.base(epochs).tolist(),
+        "base_weights": hyperprior.weight.base(epochs).tolist(),
+    }
+
+
+def _commit_batchnorm(learner: MetaLearner, engine: Engine, mine: int, total: int) -> None:
+    """Move running statistics by every task's, in task order, the same on all processes."""
+    gathered = []
+    for calls in pop_statistics(learner):
+        # Support and query passes of a task are calls of their own; a process without tasks asks the leader.
+        parts = engine.agree(len(calls) // max(mine, 1))
+        by_task = calls.view(parts, mine, *calls.shape[1:])
+        gathered.append(engine.gather(by_task, total, dim=1).flatten(0, 1) if parts else calls)
+    commit_statistics(learner, gathered)

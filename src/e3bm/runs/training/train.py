@@ -1,0 +1,65 @@
+"""`e3bm train`: settings in, run folder out."""
+
+from pathlib import Path
+
+import torch
+
+from e3bm.backbones import Backbone
+from e3bm.data.episodes.sampler import EpisodeSampler
+from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, weights_digest
+from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.evaluate import TaskSource
+from e3bm.runs.evaluation.protocol import check_selection, check_splits
+from e3bm.runs.folder.run_folder import RunFolder, opened
+from e3bm.runs.progress import Progress, Silent
+from e3bm.runs.settings import TrainSettings
+from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
+from e3bm.runs.training.meta_train import meta_train
+
+
+def run_train(
+    settings: TrainSettings, folder: Path, progress: Progress | None = None, *, tensorboard: bool = False
+) -> RunFolder:
+    """Meta-train; resumes when the folder holds the same run unfinished."""
+    progress = progress or Silent()
+    check_selection(settings.validation.split)
+    engine = Engine.start(settings.machine)
+    data = open_data(settings.data)
+    check_splits(data.images.splits)
+    torch.manual_seed(settings.seed)
+    backbone = build_backbone(settings.backbone, *data.input_shape)
+    learner = build_learner(settings, backbone).to(engine.device)
+    inputs = run_inputs(settings, data, backbone)
+    # Before the folder is made: data that cannot serve these episodes leave nothing behind.
+    training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
+    validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    with opened(folder, "train", settings, inputs, engine, tensorboard) as run:
+        tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
+        validation = build_tasks(settings, data, backbone, validating, progress, engine)
+        meta_train(learner, tasks, validation, settings, run, engine, progress)
+    return RunFolder(folder)
+
+
+def run_inputs(settings: TrainSettings, data: OpenData, backbone: Backbone) -> dict[str, str]:
+    """Digests of what a run reads under a name: its data set and, where it was trained elsewhere, its backbone."""
+    found = {"data set": data.images.digest}
+    if settings.backbone.pretrained is not None:
+        found["pre-trained backbone"] = weights_digest(backbone)
+    return found
+
+
+def build_tasks(
+    settings: TrainSettings,
+    data: OpenData,
+    backbone: Backbone,
+    sampler: EpisodeSampler,
+    progress: Progress,
+    engine: Engine,
+    *,
+    augment: bool = False,
+) -> TaskSource:
+    """Tasks in the form that the model takes: features where the backbone is frozen, images elsewhere."""
+    dtype = DTYPES[settings.machine.precision]
+    if settings.backbone.adapt == "frozen":
+        return feature_tasks(data, sampler, backbone, progress, dtype, engine)
+    return image_tasks(data, sampler, augment=augment, dtype=dtype)

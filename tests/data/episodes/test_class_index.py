@@ -1,0 +1,28 @@
+import pytest
+
+from e3bm.core.episode import EpisodeSpec
+from e3bm.data.episodes.class_index import ClassIndex
+from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
+from e3bm.errors import DataError
+
+
+@pytest.mark.parametrize(("split", "ways", "shots"), [("train", 5, 1), ("val", 3, (1, 4))])
+def test_the_index_alone_draws_the_same_episodes(tiny, split, ways, shots):
+    spec = EpisodeSpec(ways, shots, 3)
+    expected = episodes_hash(EpisodeSampler.of_split(tiny, split, spec, 7, stream="test"), 40)
+    index = ClassIndex.from_json(ClassIndex.of(tiny).as_json())
+    row = {"ways": ways, "shots": list(shots) if isinstance(shots, tuple) else shots, "queries": 3, "episodes": 40}
+    assert index.hash_of({**row, "split": split, "episodes_seed": 7}) == expected
+    assert index.hash_of({**row, "split": split, "episodes_seed": 8}) != expected
+
+
+def test_it_is_written_and_read_whole(tiny):
+    index = ClassIndex.of(tiny)
+    assert ClassIndex.from_json(index.as_json()) == index
+    assert index.digest == tiny.digest
+    assert index.as_json()["splits"] == {"train": "0 2 4 6 8 10-11", "val": "1 3 5", "test": "7 9"}
+
+
+def test_something_else_is_refused():
+    with pytest.raises(DataError, match="no class index"):
+        ClassIndex.from_json({"name": "x", "digest": "y", "splits": {"train": "0-a"}, "labels": "0x5"})

@@ -1,0 +1,158 @@
+"""Every preset holds together, and the two configurations are what the table of decisions says."""
+
+import pytest
+import torch
+
+from e3bm.core.hyperprior import FcGenerator, LstmGenerator
+from e3bm.errors import SettingsError
+from e3bm.methods import Parts, ReadyFeatures
+from e3bm.paper.presets import KINDS, PAPER_PSI_RATE, find_preset, hyperprior_settings, method_settings, presets
+from e3bm.runs.assembly import build_generator, build_hyperprior
+from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
+
+ALL = presets()
+METHODS = ("mtl", "mtl-cosine", "sib", "maml")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_presets_hold_together(name):
+    """Settings survive a journey through JSON; methods with a backbone of their own say how it is made."""
+    preset = ALL[name]
+    assert preset.name == name
+    assert TrainSettings.model_validate_json(preset.train.model_dump_json()) == preset.train
+    assert TestSettings.model_validate_json(preset.test.model_dump_json()) == preset.test
+    if preset.pretrain is not None:
+        assert PretrainSettings.model_validate_json(preset.pretrain.model_dump_json()) == preset.pretrain
+        assert preset.pretrain.backbone.name == preset.train.backbone.name
+        assert preset.pretrain.backbone.width == preset.train.backbone.width
+        assert preset.pretrain.backbone.levelled == preset.train.backbone.levelled
+        assert preset.pretrain.data.dataset == preset.train.data.dataset
+        assert preset.pretrain.data.augment
+    from_scratch = preset.train.method.name == "maml" and "-pretrained-" not in name
+    assert (preset.pretrain is None) == from_scratch
+    assert preset.train.validation.split == "val"
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if ALL[name].train.hyperprior.frozen_from is None])
+def test_the_hyperprior_of_every_preset_can_be_built(name):
+    train = ALL[name].train
+    parts = Parts(ReadyFeatures(32), None, 32, 4 if train.method.name == "maml" else 1)
+    build_hyperprior(train.method, train.hyperprior, train.episode.ways, parts)
+
+
+def test_every_row_of_the_papers_tables_has_a_preset():
+    for data in ("miniimagenet", "tieredimagenet", "fc100"):
+        for method in ("maml-conv4", "mtl-resnet12", "mtl-resnet25", "sib-wrn28_10"):
+            for shots in (1, 5):
+                for kind in KINDS:
+                    assert f"paper-{method}-{data}-{shots}shot-{kind}" in ALL
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "plain"])
+def test_paper_column_of_the_table_of_decisions(method, kind):
+    """residual, v' last, its gradient summary, mean embedding, M, order, LSTM of hidden size 1 without read-out."""
+    psi, inner = hyperprior_settings(method, "paper", kind), method_settings(method, "paper")
+    assert (psi.rate, psi.weight, psi.mixing, psi.mixing_fraction) == ("generated", "generated", "residual", 1e-4)
+    assert psi.weight_start == "last"
+    assert psi.summary == {"mtl": "flat", "mtl-cosine": "class_mean", "sib": "class_mean", "maml": "rms"}[method]
+    assert psi.embedding
+    assert f"{psi.generator}-{psi.setting}" == kind
+    assert (psi.hidden, psi.readout, psi.separate) == (1, False, True)
+    assert not psi.detach
+    assert (psi.kl, psi.constrained) == (0.0, False)
+    assert inner.epochs == {"mtl": 100, "mtl-cosine": 100, "sib": 3, "maml": 5}[method]
+    assert inner.order == ("first" if method.startswith("mtl") else "second")
+    assert inner.rate == {"mtl": 0.01, "mtl-cosine": 0.1, "sib": 1e-3, "maml": 0.01}[method]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "plain"])
+def test_e3bm_column_of_the_table_of_decisions(method, kind):
+    """scaled, v' equal and learned, stats, no embedding, second order, the same M, joint LSTM of hidden size 8."""
+    psi, inner = hyperprior_settings(method, "e3bm", kind), method_settings(method, "e3bm")
+    assert (psi.mixing, psi.weight_start, psi.summary, psi.embedding) == ("scaled", "equal", "stats", False)
+    assert (psi.hidden, psi.readout, psi.separate) == (8, True, False)
+    assert inner.order == "second"
+    assert inner.epochs == method_settings(method, "paper").epochs
+
+
+@pytest.mark.parametrize("configuration", ["paper", "e3bm"])
+@pytest.mark.parametrize("method", METHODS)
+def test_plain_is_the_method_alone(configuration, method):
+    psi = hyperprior_settings(method, configuration, "plain")
+    assert (psi.rate, psi.weight) == ("constant", "last")
+
+
+def test_paper_presets_train_psi_as_published():
+    for name, preset in ALL.items():
+        if name.startswith("paper-"):
+            optimiser = preset.train.optimiser
+            rates = (optimiser.psi_rate, optimiser.psi_weight, optimiser.base_rate, optimiser.base_weight)
+            assert rates == (PAPER_PSI_RATE,) * 4 == (1e-6,) * 4
+
+
+def test_published_outer_loops():
+    """Optimiser, learning rates, steps, tasks and decay of the four published trainings."""
+    parts = lambda name: ALL[name].train.optimiser
+    mtl = parts("paper-mtl-resnet25-miniimagenet-1shot-plain")
+    assert (mtl.kind, mtl.steps, mtl.tasks, mtl.theta, mtl.encoder) == ("adam", 10_000, 1, 1e-4, 1e-4)
+    assert (mtl.schedule, mtl.step_every, mtl.step_factor, mtl.weight_decay) == ("step", 1000, 0.5, 0.0)
+    cosine = parts("paper-mtl-resnet12-miniimagenet-1shot-plain")
+    assert (cosine.kind, cosine.theta, cosine.encoder, cosine.weight_decay) == ("sgd", 5e-4, 5e-4, 5e-4)
+    sib = parts("paper-sib-wrn28_10-miniimagenet-1shot-plain")
+    assert (sib.kind, sib.steps, sib.tasks, sib.theta, sib.gradient_net) == ("sgd", 50_000, 1, 1e-3, 1e-3)
+    assert (sib.weight_decay, sib.schedule, sib.clip) == (5e-4, "constant", None)
+    maml = parts("paper-maml-conv4-miniimagenet-1shot-plain")
+    assert (maml.kind, maml.steps, maml.tasks, maml.theta) == ("adam", 60_000, 4, 1e-3)
+    assert (maml.clip, maml.clip_elements) == (None, 10.0)
+
+
+def test_published_tests_and_statistics():
+    maml = ALL["paper-maml-conv4-miniimagenet-5shot-plain"]
+    assert (maml.test.episodes, maml.test.queries, maml.train.backbone.batchnorm) == (600, 5, "batch")
+    assert maml.train.method.loss_scale == "ways"
+    mtl = ALL["paper-mtl-resnet12-fc100-1shot-plain"]
+    assert (mtl.test.episodes, mtl.test.queries, mtl.train.data.image_size) == (3000, 15, 84)
+    assert mtl.train.backbone.batchnorm == "batch_then_running"
+    assert ALL["paper-maml-conv4-fc100-1shot-plain"].train.data.image_size == 32
+    assert ALL["small-mtl-fc100-1shot-plain"].train.data.image_size is None  # its own 32 pixels
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_both_arms_of_a_comparison_have_the_same_training(shots):
+    for method in ("maml", "mtl", "sib"):
+        plain = ALL[f"small-{method}-fc100-{shots}shot-plain"].train
+        for kind in KINDS:
+            other = ALL[f"small-{method}-fc100-{shots}shot-{kind}"].train
+            assert other.but(hyperprior=plain.hyperprior) == plain
+
+
+@pytest.mark.parametrize(
+    ("configuration", "kind", "expected"),
+    [
+        ("paper", "fc-inductive", 2 * 100 * (1280 + 1)),  # FC per epoch over mean embedding and class-mean gradient
+        ("paper", "lstm-inductive", 2 * (4 * 1280 + 4 * 1 + 8)),
+        ("paper", "lstm-transductive", 2 * (4 * 1920 + 4 * 1 + 8)),
+        ("e3bm", "lstm-inductive", 4 * 8 * 4 + 4 * 8 * 8 + 2 * 4 * 8 + 2 * 8),
+    ],
+)
+def test_generators_have_the_stated_numbers_of_parameters(configuration, kind, expected):
+    psi = hyperprior_settings("mtl-cosine", configuration, kind)
+    generator = build_generator(psi, 100, 5, Parts(ReadyFeatures(640), None, 640))
+    assert isinstance(generator, FcGenerator | LstmGenerator)
+    assert sum(parameter.numel() for parameter in generator.parameters()) == expected
+    assert all(isinstance(parameter, torch.nn.Parameter) for parameter in generator.parameters())
+
+
+def test_unknown_names_are_told_what_there_is():
+    with pytest.raises(SettingsError, match="Did you mean small-mtl-fc100-1shot-plain"):
+        find_preset("small-mtl-fc100-1shot-plan")
+    with pytest.raises(SettingsError, match="There is no configuration for 'protonet'; known: mtl"):
+        method_settings("protonet", "paper")
+
+
+def test_every_preset_states_its_normalisation():
+    for name, preset in presets().items():
+        assert preset.train.data.normalisation is not None, name
+        assert preset.pretrain is None or preset.pretrain.data.normalisation is not None, name

@@ -1,0 +1,249 @@
+"""Rows of the paper: what is there is shown, what is missing is run, everything is kept and found again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from e3bm.errors import DataError, SettingsError
+from e3bm.paper import reproduce as reproduce_costs
+from e3bm.paper.presets import find_preset, presets
+from e3bm.paper.reproduce import Request, draw_figure, reproduce
+from e3bm.paper.run_missing import Effort, backbone_name, preset_name, studied_arms
+from e3bm.paper.tables import paper_rows
+from e3bm.report.reproduction import cost_table, reproduction_table
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.progress import Silent
+
+PROMISED = {
+    "method", "backbone", "dataset", "paper", "published_code", "ours", "ci", "paired_difference", "paired_ci",
+    "episodes", "episodes_hash", "budget", "run", "ways", "shots", "queries", "setting", "hyperprior", "batchnorm",
+    "order", "seed", "seeds", "commit", "seconds",
+}  # fmt: skip
+
+
+class Listener(Silent):
+    """Remembers what was said and begun."""
+
+    def __init__(self):
+        self.said, self.begun = [], []
+
+    def begin(self, title, total, done=0):
+        self.begun.append(title)
+
+    def say(self, sentence):
+        self.said.append(sentence)
+
+
+@pytest.fixture(scope="module")
+def first(house):
+    """Table 1 on FC100 with one shot, run from nothing."""
+    return reproduce(Request("T1", "fc100", shot=1, effort=Effort()))
+
+
+def find(rows, method, backbone=None):
+    return next(row for row in rows if row["method"] == method and backbone in (None, row["backbone"]))
+
+
+def test_every_row_has_paper_and_ours_side_by_side(first):
+    assert [row["method"] for row in first] == [
+        "MAML", "MTL", "MTL", "MAML+E3BM", "MTL+E3BM", "SIB", "SIB+E3BM", "nearest class mean",
+    ]  # fmt: skip
+    assert all(row.keys() >= PROMISED for row in first)
+    maml = find(first, "MAML+E3BM")
+    assert (maml["paper"], maml["published_code"]) == (39.9, None)
+    assert maml["ours"] == pytest.approx(RunFolder(maml["run"]).results()[0]["accuracy"])
+    assert maml["paired_with"] == "small-maml-fc100-1shot-plain-s0"
+    assert maml["budget"].startswith("4 steps x 2 tasks, ")
+    assert maml["transductive_batchnorm"] is True
+    assert len({row["episodes_hash"] for row in first if row["ours"] is not None}) == 1
+
+
+def test_a_run_stands_beside_the_row_with_its_backbone_or_else_the_only_one(first):
+    assert find(first, "MTL", "ResNet-12")["ours"] is not None
+    assert find(first, "MTL", "ResNet-25")["ours"] is None
+    assert find(first, "MTL", "ResNet-12")["published_code"] == 44.3
+    together = find(first, "MTL+E3BM", "ResNet-25")
+    assert together["our_backbone"] == "resnet12 x0.125"
+    assert together["adapted"] == "frozen"
+    assert find(first, "SIB+E3BM")["hyperprior"] == "lstm transductive"
+
+
+def test_features_alone_have_a_row_that_the_paper_does_not_have(first):
+    row = find(first, "nearest class mean")
+    assert (row["paper"], row["table"], row["paired_difference"]) == (None, None, None)
+    assert row["budget"].startswith("1 epochs")
+
+
+def test_what_is_there_is_shown_again_and_nothing_is_run(first, house, tmp_path):
+    listener = Listener()
+    again = reproduce(Request("T1", "fc100", shot=1, effort=Effort()), listener)
+    assert listener.said == ["Nothing is missing."]
+    assert listener.begun == []
+    assert again == first
+    shutil.copytree("results", tmp_path / "moved")
+    moved = reproduce(Request("T1", "fc100", shot=1, results=tmp_path / "moved"))
+    numbers = lambda rows: [(row["method"], row["ours"], row["ci"], row["paired_difference"]) for row in rows]
+    assert numbers(moved) == numbers(first)
+    # The comparison alone is not asked for, and is still there.
+    assert find(reproduce(Request("T1", "fc100", "SIB+E3BM", 1)), "SIB+E3BM")["paired_difference"] is not None
+
+
+def test_runs_in_the_study_folder_are_in_no_table(first, house, tmp_path):
+    shutil.copytree("results", tmp_path / "results" / "study")
+    rows = reproduce(Request("T1", "fc100", shot=1, results=tmp_path / "results"))
+    assert {row["ours"] for row in rows} == {None}
+
+
+def test_more_seeds_are_run_and_taken_together(first, house):
+    rows = reproduce(Request("T1", "fc100", "SIB", 1, effort=Effort(seeds=2)))
+    together = find(rows, "SIB+E3BM")
+    assert together["seeds"] == [0, 1]
+    assert together["seed_std"] is not None
+    single = [RunFolder(path).results()[0]["accuracy"] for path in together["run"].split(", ")]
+    assert together["ours"] == pytest.approx(sum(single) / 2)
+    assert together["paired_with"] == "small-sib-fc100-1shot-plain-s0, small-sib-fc100-1shot-plain-s1"
+    text = reproduction_table([together]).text()
+    assert together["run"].split(", ")[0].replace("-s0", "-s*") in text
+    assert together["run"] not in text
+
+
+def test_a_budget_that_is_too_short_leaves_rows_empty_and_says_so(first, house, tmp_path):
+    listener = Listener()
+    effort = Effort(seconds=0.0, runs=tmp_path / "runs")
+    rows = reproduce(Request("T1", "fc100", "MAML", 5, results=tmp_path / "results", effort=effort), listener)
+    assert [row["ours"] for row in rows] == [None, None]
+    assert listener.said == [
+        "No time is left for small-maml-fc100-5shot-plain-s0.",
+        "No time is left for small-maml-fc100-5shot-lstm-inductive-s0.",
+    ]
+
+
+def test_a_run_that_reached_its_budget_is_shown_with_it_and_continued(house, tmp_path, monkeypatch):
+    from e3bm.paper import run_missing
+
+    short = run_missing.find_preset("small-maml-fc100-5shot-plain")
+    long = short.train.but(optimiser__steps=100_000, validation__every=1)
+    monkeypatch.setattr(run_missing, "find_preset", lambda name: type(short)(name, "", long, None, short.test))
+    effort = Effort(seconds=1.5, runs=tmp_path / "runs")
+    request = Request("S2", "fc100", "MAML", 5, results=tmp_path / "results", effort=effort)
+    wanted = lambda rows: [row for row in rows if row["method"] == "MAML"]
+    (row,) = wanted(reproduce(request))
+    done = int(row["budget"].split()[0].replace(",", ""))
+    assert 0 < done < 100_000
+    assert f"{done:,} of 100,000 steps x 2 tasks" in row["budget"]
+    (row,) = wanted(reproduce(request))
+    assert int(row["budget"].split()[0].replace(",", "")) > done
+
+
+def test_five_seeds_answer_together(house):
+    rows = reproduce(Request("S2", "fc100", "5x MAML", 1, effort=Effort()))
+    (row,) = rows
+    assert row["paper"] == 40.1
+    assert row["run"] == "results/fc100/small-5xmaml-fc100-1shot"
+    assert row["budget"] == "5 runs together"
+    assert row["paired_with"].startswith("small-maml-fc100-1shot-plain-s0")
+    assert json.loads(Path(row["run"], "config.json").read_text())["kind"] == "ensemble"
+
+
+def test_the_figure_has_every_arm_once(first, house):
+    rows = reproduce(Request("F4", "fc100", shot=1, effort=Effort()))
+    assert [row["method"] for row in rows] == [
+        "MTL (a1)", "MTL (a2)", "MTL (a3)", "MTL (a4, v5)", "MTL (v1)", "MTL (v2)", "MTL (v3)", "MTL (v4)",
+    ]  # fmt: skip
+    assert all(row["paper"] is None and row["ours"] is not None for row in rows)
+    assert sum(row["paired_difference"] is not None for row in rows) == 7
+    listener = Listener()
+    reproduce(Request("F4", "fc100", shot=1, effort=Effort()), listener)
+    assert listener.said == ["Nothing is missing."]
+    page = draw_figure(Request("F4", "fc100", shot=1), house / "figure")
+    assert page is not None
+    drawn = {path.name for path in page.parent.glob("*.png")}
+    assert drawn >= {"validation-fc100-5-way-1-shot.png", "weights-mtl-v1-e3bm.png", "rates-mtl-a1-e3bm.png"}
+    assert "smoothed at 0.9" in page.read_text(encoding="utf-8")
+    # Arms are not mistaken for rows of a table.
+    table = reproduce(Request("T1", "fc100", "MTL", 1))
+    assert [row["method"] for row in table] == ["MTL", "MTL", "MTL+E3BM"]
+
+
+def test_tested_runs_can_be_kept_by_hand(first, house, tmp_path):
+    runs = (Path("runs/fc100/small-sib-fc100-1shot-plain-s0"),)
+    row = find(reproduce(Request("T1", "fc100", "SIB", 1, results=tmp_path, keep=runs)), "SIB")
+    assert row["ours"] == find(first, "SIB")["ours"]
+    assert row["run"] == str(tmp_path / "fc100" / "small-sib-fc100-1shot-plain-s0")
+
+
+def test_costs_stand_beside_the_printed_ones(house, monkeypatch):
+    rows = reproduce(Request("S3"))
+    found = {(row["method"], row["backbone"]): row for row in rows}
+    assert len(rows) == 8
+    assert found["ProtoNets", "WRN-28-10"]["ours"] == found["ProtoNets", "WRN-28-10"]["paper"] == 36482
+    assert (found["MTL+E3BM", "ResNet-25"]["paper"], found["MTL+E3BM", "ResNet-25"]["ours"]) == (4351, 4352)
+    assert found["MTL+E3BM", "ResNet-25"]["paper_time_percent"] == 5.9
+    assert all(row["time_percent"] is None for row in rows)
+    timed = {"system": "MTL+E3BM", "backbone": "resnet25", "time_percent": 0.5, "seconds_per_100_epochs": 2.0}
+    monkeypatch.setattr(reproduce_costs, "preset_cost", lambda preset, **options: [timed])
+    (row,) = reproduce(Request("S3", row="MTL+E3BM", effort=Effort()))
+    assert (row["time_percent"], row["run"]) == (0.5, f"results/costs/{reproduce_costs.PRESETS['ResNet-25']}.json")
+    assert "0.50" in cost_table([row]).text()
+
+
+def test_the_printed_table_says_what_must_not_be_overlooked(first):
+    text = reproduction_table(first).text()
+    assert "45.1" in text
+    assert "44.3 ± 1.8" in text
+    assert "MAML+E3BM (lstm-inductive) †" in text
+    assert "transductive in fact" in text
+    assert "different systems" in text
+    assert first[0]["episodes_hash"][:8] in text
+
+
+VARIANTS = {
+    "maml": ["small-pretrained"],
+    "mtl": ["small-levelled", "small-scaled"],
+    "sib": ["small-levelled"],
+}
+
+
+def test_every_row_that_we_have_has_a_preset_in_both_scales():
+    names = presets()
+    for table in ("T1", "T2", "S1", "S2"):
+        for row in paper_rows(table):
+            if row.method not in ("MatchNets", "ProtoNets", "MAML++") and row.base_method in ("maml", "mtl", "sib"):
+                assert preset_name(row, "paper") in names
+                if row.dataset == "fc100":
+                    assert preset_name(row, "small") in names
+                if row.dataset == "fc100" and not row.method.startswith("5x"):
+                    for variant in VARIANTS[row.base_method]:
+                        assert preset_name(row, variant) in names
+    stem = "small-mtl-fc100-1shot-"
+    assert all(stem + arm in names for arm in studied_arms())
+
+
+def test_names_of_backbones():
+    assert backbone_name(find_preset("small-sib-fc100-1shot-plain").pretrain) == "resnet12-half-s0"
+    assert backbone_name(find_preset("small-sib-levelled-fc100-1shot-plain").pretrain) == "resnet12-half-levelled-s0"
+    assert backbone_name(find_preset("small-maml-pretrained-fc100-1shot-plain").pretrain) == "conv4-s0"
+    assert backbone_name(find_preset("paper-sib-wrn28_10-fc100-1shot-plain").pretrain) == "wrn28_10_sib-s0"
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (Request("T9"), "There is no 'T9' to reproduce; there are T1, T2, S1, S2, S3, F4."),
+        (Request("T1", "cub"), "The paper has no results on 'cub'"),
+        (Request("T1", row="LEO"), "T1 has no such row; of systems that we have it has MAML, MTL"),
+        (Request("S3", row="LEO"), "S3 has no such row; it has MTL, MTL\\+E3BM"),
+        (Request("T1", results=Path("nowhere")), "There is no folder nowhere; name the folder"),
+        (Request("T1", "miniimagenet", effort=Effort()), "presets for two cores on fc100 only"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(house, request_, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        reproduce(request_)
+
+
+def test_data_that_is_not_here_is_one_sentence(house):
+    with pytest.raises(DataError, match="miniimagenet is not prepared"):
+        reproduce(Request("S2", "miniimagenet", "MAML", 1, effort=Effort(scale="paper")))

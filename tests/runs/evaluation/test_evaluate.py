@@ -1,0 +1,79 @@
+"""Evaluation does not depend on how it is done: batch size, mode of the model, what is asked for beside."""
+
+import pytest
+import torch
+
+from e3bm.methods import NearestMean, ReadyFeatures
+from e3bm.runs.assembly import build_backbone, build_learner
+from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.evaluate import TaskSource, evaluate
+from e3bm.runs.progress import Silent
+from e3bm.runs.tasks import episode_sampler, open_data
+from e3bm.runs.training.train import build_tasks
+from small_runs import settings
+
+
+def model_and_tasks(folder, method, **changes):
+    wanted = settings(folder, method, machine__precision="float64", **changes)
+    data = open_data(wanted.data)
+    torch.manual_seed(0)
+    backbone = build_backbone(wanted.backbone, *data.input_shape)
+    sampler = episode_sampler(data, "val", wanted.episode, 0, "validation")
+    tasks = build_tasks(wanted, data, backbone, sampler, Silent(), Engine())
+    return build_learner(wanted, backbone), tasks, backbone
+
+
+@pytest.mark.parametrize("method", ["maml+e3bm", "mtl+e3bm", "mtl-scaled", "sib"])
+def test_the_batch_size_does_not_matter(small_data, method):
+    learner, tasks, _ = model_and_tasks(small_data, method)
+    assert isinstance(tasks, TaskSource)
+    results = [evaluate(learner, tasks, 7, batch=batch, every_epoch=True) for batch in (1, 3, 16)]
+    for other in results[1:]:
+        for name in ("accuracy", "nll", "rates", "weights", "epoch_accuracy"):
+            torch.testing.assert_close(getattr(other, name), getattr(results[0], name), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(other.reliability.sums(), results[0].reliability.sums(), rtol=1e-10, atol=1e-10)
+
+
+def test_nothing_is_changed_by_looking(small_data):
+    """Running statistics, parameters, gradients and the mode are what they were, also in the middle of training."""
+    learner, tasks, _ = model_and_tasks(small_data, "mtl-scaled+e3bm")
+    learner.train()
+    before = {name: value.clone() for name, value in learner.state_dict().items()}
+    evaluate(learner, tasks, 3)
+    assert learner.training
+    assert all(torch.equal(value, before[name]) for name, value in learner.state_dict().items())
+    assert all(parameter.grad is None for parameter in learner.parameters())
+    learner.eval()
+    evaluate(learner, tasks, 3)
+    assert not learner.training
+
+
+def test_the_last_learner_of_a_plain_method_is_the_method(small_data):
+    learner, tasks, _ = model_and_tasks(small_data, "mtl")
+    found = evaluate(learner, tasks, 6, every_epoch=True)
+    assert found.epoch_accuracy.shape == (3,)
+    assert float(found.epoch_accuracy[-1]) == pytest.approx(float(found.accuracy.mean()))
+    assert found.weights.tolist() == [0.0, 0.0, 1.0]
+    assert evaluate(learner, tasks, 6).epoch_accuracy is None
+
+
+def test_a_plain_method_may_be_tested_with_more_updates(small_data):
+    learner, tasks, _ = model_and_tasks(small_data, "maml")
+    assert evaluate(learner, tasks, 2, epochs=5, every_epoch=True).epoch_accuracy.shape == (5,)
+
+
+def test_progress_counts_episodes(small_data):
+    learner, tasks, _ = model_and_tasks(small_data, "sib")
+    seen = []
+    evaluate(learner, tasks, 7, batch=3, advance=seen.append)
+    assert seen == [3, 6, 7]
+
+
+def test_the_summary_is_of_the_episodes(small_data):
+    _, tasks, backbone = model_and_tasks(small_data, "mtl")
+    found = evaluate(NearestMean(ReadyFeatures(backbone.feature_size)), tasks, 9)
+    summary = found.summary()
+    assert summary.keys() == {"accuracy", "ci", "nll", "ece"}
+    assert summary["accuracy"] == pytest.approx(float(found.accuracy.mean()))
+    assert len(found.accuracy) == len(found.nll) == 9
+    assert float(found.reliability.count.sum()) == 9 * 6
