@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 
 FOLDER = Path(__file__).parent / "systems"
 

@@ -6,8 +6,7 @@ from tests.golden.system_arrays import close, load, padded, tasks
 
 from e3bm.core.adapt import adapt
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
 from e3bm.methods.base import ReadyFeatures
 from e3bm.methods.matching_nets import MatchingNets

@@ -3,7 +3,7 @@
 import pytest
 from tests.golden.system_arrays import close, load, padded, tasks
 
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import meta_loss
 from e3bm.methods.base import ReadyFeatures
 from e3bm.methods.proto_nets import ProtoNets
 

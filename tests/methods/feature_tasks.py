@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from e3bm.core.losses import meta_loss
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
 
 WAYS, SHOTS, QUERIES, FEATURES = 3, 2, 4, 5
 

@@ -14,7 +14,7 @@ from tests.methods.feature_tasks import (
     uneven,
 )
 
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
 from e3bm.methods import ReadyFeatures
 from e3bm.methods.attention import AttentionHead

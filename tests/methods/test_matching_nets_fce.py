@@ -13,8 +13,7 @@ from tests.methods.feature_tasks import (
 
 from e3bm.core.context import ClassMean, Context, Stats
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
-from e3bm.core.losses import meta_loss
+from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Generated, LastOnly
 from e3bm.errors import SettingsError
 from e3bm.methods import ReadyFeatures

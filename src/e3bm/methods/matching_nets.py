@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3bm.core.trace import AdaptationTrace
-from e3bm.episode import TaskBatch
+from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import Encoder
-from e3bm.methods.collapsed import unit
+from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.settled import settled
 
 Rule = Literal["attention", "summed"]

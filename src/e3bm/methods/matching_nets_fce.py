@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from e3bm.core.context import Basis
-from e3bm.episode import TaskBatch
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import Encoder
-from e3bm.methods.labelled import LabelledSupport
+from e3bm.methods.heads.labelled import LabelledSupport
 from e3bm.methods.matching_nets import MatchingScores, Rule
 
 PRIME = 2**31 - 1

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3bm.core.trace import AdaptationTrace
-from e3bm.episode import TaskBatch
+from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.methods.base import Encoder
-from e3bm.methods.heads.ridge_head import RidgeHead
+from e3bm.methods.heads.ridge import RidgeHead
 from e3bm.methods.meta_opt_net import PENALTIES, check_smoothing, smoothed_loss
 
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.core.trace import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace
 
 
 def settled(scores: Float[Tensor, "T Q W"]) -> AdaptationTrace:

@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from e3bm.core.context import Basis
-from e3bm.methods.collapsed import CollapsedHead
-from e3bm.methods.weighted_sum import WeightedSum
+from e3bm.methods.heads.collapsed import CollapsedHead, WeightedSum
 
 
 class RidgeHead:
