@@ -17,18 +17,27 @@ from tests.methods.feature_tasks import (
 
 from e3bm.errors import SettingsError
 from e3bm.methods import ReadyFeatures
-from e3bm.methods.laplacian_shot import LaplacianShot
+from e3bm.methods.laplacian_shot import LaplacianShot, rectified
 
 
 def model(**options):
     return LaplacianShot(ReadyFeatures(FEATURES), **options).double()
 
 
-def written_out(support, labels, query, ways, agreement):
+def written_out(support, labels, query, ways, agreement, rectified):
     """The published updates of one task in numpy, with scikit-learn's neighbours."""
     support = support / np.linalg.norm(support, axis=1, keepdims=True)
     query = query / np.linalg.norm(query, axis=1, keepdims=True)
     means = np.stack([support[labels == way].mean(0) for way in range(ways)])
+    if rectified:
+        query = query + support.mean(0) - query.mean(0)
+        everyone = np.concatenate([support, query])
+        cosines = everyone @ means.T / np.linalg.norm(everyone, axis=1)[:, None] / np.linalg.norm(means, axis=1)
+        sure = np.exp(10 * cosines) / np.exp(10 * cosines).sum(1, keepdims=True)
+        nearest = cosines.argmax(1)
+        means = np.stack(
+            [(sure[nearest == way, way][:, None] * everyone[nearest == way]).mean(0) for way in range(ways)]
+        )
     costs = ((query[:, None] - means[None]) ** 2).sum(-1)
     _, near = NearestNeighbors(n_neighbors=3).fit(query).kneighbors(query)
     agree = np.zeros((len(query), len(query)))
@@ -45,20 +54,21 @@ def written_out(support, labels, query, ways, agreement):
     return np.log(assigned)
 
 
+@pytest.mark.parametrize("rectified", [True, False])
 @pytest.mark.parametrize("agreement", [0.1, 1.0])
-def test_updates_written_out(agreement):
+def test_updates_written_out(agreement, rectified):
     batch = uneven(task_batch(spread=3.0))
-    scores = model(agreement=agreement)(batch).scores
+    scores = model(agreement=agreement, rectified=rectified)(batch).scores
     for task in range(2):
         real = batch.mask[task]
         parts = (batch.support[task, real], batch.support_labels[task, real], batch.query[task])
-        expected = written_out(*(part.numpy() for part in parts), batch.ways, agreement)
+        expected = written_out(*(part.numpy() for part in parts), batch.ways, agreement, rectified)
         close(scores[task], torch.from_numpy(expected))
 
 
 def test_without_agreement_it_is_the_nearest_mean():
     batch = task_batch()
-    problem = model(agreement=0.0)
+    problem = model(agreement=0.0, rectified=False)
     normalise = lambda values: torch.nn.functional.normalize(values, dim=-1)
     support, query = normalise(batch.support), normalise(batch.query)
     member = torch.nn.functional.one_hot(batch.support_labels, batch.ways).double().mT
@@ -70,7 +80,7 @@ def test_without_agreement_it_is_the_nearest_mean():
 def test_neighbours_follow_one_another():
     """With a strong agreement nobody is left alone in a class that none of its neighbours is in."""
     batch = task_batch(3, spread=4.0)
-    found = model(agreement=50.0)(batch).scores.argmax(-1)
+    found = model(agreement=50.0, rectified=False)(batch).scores.argmax(-1)
     near = model().affinity(torch.nn.functional.normalize(batch.query, dim=-1))
     for task in range(2):
         for query in range(batch.query.shape[1]):
@@ -80,12 +90,13 @@ def test_neighbours_follow_one_another():
 def test_one_query_has_no_neighbours():
     batch = task_batch(queries=1)
     single = lambda number: replace(batch, query=batch.query[:, [number]], query_labels=None)
-    alone = torch.cat([model()(single(number)).scores for number in range(3)], 1)
-    close(alone, model(agreement=0.0)(batch).scores)
+    alone = torch.cat([model(rectified=False)(single(number)).scores for number in range(3)], 1)
+    close(alone, model(agreement=0.0, rectified=False)(batch).scores)
 
 
-def test_order_tasks_and_padding():
-    scores = lambda batch: model()(batch).scores
+@pytest.mark.parametrize("rectified", [True, False])
+def test_order_tasks_and_padding(rectified):
+    scores = lambda batch: model(rectified=rectified)(batch).scores
     check_order_has_no_meaning(scores, uneven(task_batch()))
     check_tasks_are_alone(scores, uneven(task_batch()))
     check_padding_has_no_influence(scores, task_batch())
@@ -93,6 +104,14 @@ def test_order_tasks_and_padding():
 
 def test_gradients():
     check_gradients(model(), uneven(task_batch()), fast=True)
+
+
+def test_a_class_that_nobody_is_near_keeps_its_mean():
+    means = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]], dtype=torch.float64)
+    examples = torch.tensor([[[2.0, 0.0], [0.0, 5.0]]], dtype=torch.float64)
+    mask = torch.tensor([[True, False]])
+    sure = torch.tensor([10.0, -10.0], dtype=torch.float64).softmax(0)[0]
+    close(rectified(means, examples, mask), torch.stack([sure * examples[0, 0], means[0, 1]]).unsqueeze(0))
 
 
 def test_bad_settings():

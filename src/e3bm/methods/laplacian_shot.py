@@ -1,7 +1,7 @@
 """LaplacianShot (Ziko, Dolz, Granger, Ben Ayed, ICML 2020): nearest means, with near queries asked to agree."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,22 +16,26 @@ from e3bm.methods.settled import settled
 
 MOST_UPDATES = 20
 TOLERANCE = 1e-6  # of the energy's relative change
+SURENESS = 10.0
 
 
 class LaplacianShot(nn.Module):
     """Assignments z = softmax(-|q - mean|^2 + agreement x sum of the neighbours' z), updated until their energy rests.
 
     Features have length one. A query's ``neighbours`` are the nearest other queries; the published code asks for 3 and
-    counts the query itself among them, so 2 is its number. The published prototype rectification is not part of this.
+    counts the query itself among them, so 2 is its number. With ``rectified``, as published, the queries are first
+    moved to the support's mean and the class means take in the queries nearest to them.
     """
 
-    def __init__(self, encoder: Encoder, *, agreement: float = 1.0, neighbours: int = 2) -> None:
+    def __init__(
+        self, encoder: Encoder, *, agreement: float = 1.0, neighbours: int = 2, rectified: bool = True
+    ) -> None:
         super().__init__()
         if not agreement >= 0:
             raise SettingsError(f"LaplacianShot's agreement must be 0 or more, found {agreement}.")
         if neighbours < 1:
             raise SettingsError(f"LaplacianShot needs at least 1 neighbour, found {neighbours}.")
-        self.encoder, self.agreement, self.neighbours = encoder, agreement, neighbours
+        self.encoder, self.agreement, self.neighbours, self.rectified = encoder, agreement, neighbours, rectified
 
     def forward(self, batch: TaskBatch) -> AdaptationTrace:
         return settled(self.scores(batch))
@@ -40,7 +44,13 @@ class LaplacianShot(nn.Module):
         """Logarithms of the assignments; each task stops for itself."""
         support, query = unit(self.encoder(batch.support, batch.support_mask)), unit(self.encoder(batch.query))
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
-        alone = -squared_distances(query, labelled.class_means(support))
+        means = labelled.class_means(support)
+        if self.rectified:
+            query = query + labelled.share @ support - query.mean(1, keepdim=True)
+            means = rectified(
+                means, torch.cat([support, query], 1), functional.pad(batch.mask, (0, query.shape[1]), value=True)
+            )
+        alone = -squared_distances(query, means)
         near = self.agreement * self.affinity(query.detach())
         logs = alone.log_softmax(-1)
         energy = logs.new_full((len(batch),), torch.inf)
@@ -69,3 +79,18 @@ class LaplacianShot(nn.Module):
     ) -> Float[Tensor, " T"]:
         assigned = logs.exp()
         return (assigned * (logs - alone - torch.bmm(near, assigned))).sum((1, 2))
+
+
+def rectified(
+    means: Float[Tensor, "T W D"], examples: Float[Tensor, "T N D"], mask: Bool[Tensor, "T N"]
+) -> Float[Tensor, "T W D"]:
+    """For each class the mean of c x over the examples x nearest to it by cosine, c being how sure that is.
+
+    c is a softmax of 10 cosines. As in the published code the sum is divided by the number of examples, not by the sum
+    of c: an unsure class has a short prototype. A class that no example is nearest to keeps its mean.
+    """
+    cosines = torch.bmm(unit(examples), unit(means).mT)
+    nearest = (functional.one_hot(cosines.argmax(-1), means.shape[1]) == 1) & mask.unsqueeze(-1)
+    shares = ((SURENESS * cosines).softmax(-1) * nearest).mT
+    count = nearest.sum(1).unsqueeze(-1)
+    return torch.where(count > 0, torch.bmm(shares, examples) / count.clamp_min(1), means)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from e3bm.core.episode import TaskBatch
-from e3bm.errors import DataError, SettingsError
+from e3bm.errors import SettingsError
 from e3bm.methods.base import Encoder
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.prototype_rounds import PrototypeRounds
@@ -22,6 +22,7 @@ MOST_TURNS = 1000
 class PtMap(nn.Module):
     """Features to a power, at length one, centred (support and queries apart), at length one again.
 
+    Published for features after a ReLU; negative ones, as a leaky ReLU has them, are taken by their size.
     ``tolerance`` is how still the assignments' sums must be before the transport counts as balanced.
     """
 
@@ -51,12 +52,7 @@ class PtMap(nn.Module):
     def transformed(self, features: Float[Tensor, "T N D"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N D"]:
         """The power transform of the real examples."""
         real = mask.unsqueeze(-1)
-        features = features.masked_fill(~real, 0)
-        if bool((features < 0).any()):
-            raise DataError(
-                f"PT+MAP takes features to the power {self.power:g}, so none may be negative; found "
-                f"{float(features.detach().min()):.3g}. Take features after a ReLU, or the method map_rounds."
-            )
+        features = features.abs().masked_fill(~real, 0)
         features = unit((features + ABOVE_ZERO).pow(self.power))
         share = real.to(features.dtype) / real.sum(1, keepdim=True)
         return unit(features - (share * features).sum(1, keepdim=True))
