@@ -74,7 +74,7 @@ def test_against_scipy(seed, cap):
 def test_against_projected_gradient():
     gram, one_hot, mask = problem(task_batch(3, shots=1))
     alpha = svm_dual(gram, one_hot, mask, 0.1)
-    close(alpha[0], by_projected_gradient(gram[0], one_hot[0], 0.1, steps=2000))
+    close(alpha[0], by_projected_gradient(gram[0], one_hot[0], 0.1, steps=500))
 
 
 @pytest.mark.parametrize("cap", [0.02, 0.1, 1.0, 10.0])

@@ -36,7 +36,7 @@ def test_order_tasks_and_padding(learner):
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_gradients(learner):
-    check_gradients(model(learner, scale=2.0), uneven(task_batch()))
+    check_gradients(model(learner, scale=2.0), uneven(task_batch()), fast=True)
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
