@@ -21,7 +21,8 @@ from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.progress import Silent
-from e3bm.runs.settings import EpisodeSettings, PretrainSettings, read_settings
+from e3bm.runs.settings import EpisodeSettings, PretrainSettings
+from e3bm.settings import read_settings
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
 
 EPISODES = 2000

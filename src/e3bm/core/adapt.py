@@ -19,14 +19,20 @@ from e3bm.errors import SettingsError
 
 
 @dataclass(frozen=True)
-class AdaptationTrace:
-    """The ensemble's query scores and, epoch by epoch, how it came to them.
+class Trace:
+    """What a learner leaves behind: the query scores. A method with a loss of its own may add to it."""
+
+    scores: Float[Tensor, "T Q W"]
+
+
+@dataclass(frozen=True)
+class AdaptationTrace(Trace):
+    """What an inner loop leaves behind: the ensemble's query scores and, epoch by epoch, how it came to them.
 
     ``rates`` and ``weights`` keep their graph (the KL term needs it); ``losses`` are detached training losses before
     each update. ``epoch_scores`` holds every single learner's scores when they were asked for.
     """
 
-    scores: Float[Tensor, "T Q W"]
     rates: Float[Tensor, "T M"]
     weights: Float[Tensor, "T M"]
     losses: Float[Tensor, "T M"]
@@ -40,7 +46,7 @@ Ensemble = TypeVar("Ensemble")
 
 @runtime_checkable
 class InnerProblem(Protocol[State, Direction, Ensemble]):
-    """A batch of tasks being learned. It knows its moves and nothing of rates, weights or M."""
+    """A batch of tasks being learned. It knows eight moves and nothing of rates, weights or M."""
 
     def basis(self) -> Basis:
         """What a hyperprior may see once."""

@@ -1,7 +1,7 @@
 """MAML (Finn et al., ICML 2017): the base-learner is the whole network, and its initial weights are meta-learned."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,15 +10,38 @@ from torch import Tensor, nn
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods.base import METHODS, Parts, check_ways
+from e3bm.methods.base import METHODS, InnerLoopMethod, InnerLoopSettings, Needs, Parts, check_ways
 from e3bm.methods.functional import ImageBackbone, functional_pass
 from e3bm.methods.maml_passes import Answer, Lesson, Parameters, TaskPasses, parameter_names
 from e3bm.methods.step_statistics import BatchNorm, StepStatistics
-from e3bm.runs.settings import TrainSettings
+
+
+class MamlSettings(InnerLoopSettings):
+    """MAML: every weight of the network is adapted."""
+
+    title = "MAML"
+    needs = Needs(
+        takes="images",
+        backbone=("full",),
+        batchnorm=("batch", "running", "batch_then_running", "per_step"),
+        precision=("float32", "float64"),
+        reasons={
+            "backbone.adapt": "MAML adapts the whole network",
+            "machine.precision": "MAML's second derivatives need float32 or float64",
+        },
+    )
+
+    name: Literal["maml"] = "maml"
+    start: Literal["learned", "zero"] = "learned"
+    """Theta_0 of the head: meta-learned, or zero."""
+    loss_scale: Literal["ways", "mean"] = "ways"
+    """Inner loss: W times the mean cross-entropy, as published, or the mean."""
+    checkpointed: bool = False
+    """Recompute inner steps in the backward pass to save memory."""
 
 
 @METHODS.register("maml")
-class Maml(nn.Module):
+class Maml(InnerLoopMethod):
     """Initial weights of a backbone and a linear head, adapted together; BatchNorm's scale and shift are not adapted.
 
     The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. With ``start``
@@ -26,6 +49,8 @@ class Maml(nn.Module):
     2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general path
     through any network. ``epochs`` is needed by ``per_step`` BatchNorm only.
     """
+
+    settings = MamlSettings
 
     def __init__(
         self,
@@ -61,21 +86,18 @@ class Maml(nn.Module):
         self.checkpointed, self.fast = checkpointed, fast
 
     @classmethod
-    def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Maml":
+    def from_settings(cls, settings: MamlSettings, parts: Parts) -> "Maml":
         if parts.backbone is None:
             raise SettingsError("MAML adapts the whole network; set backbone.adapt to full.")
-        batchnorm, start = settings.backbone.batchnorm, settings.method.start
-        if start == "prototype":
-            raise SettingsError("MAML's head starts 'learned' or at 'zero'; found method.start prototype.")
         return cls(
             parts.backbone,
-            ways=settings.episode.ways,
-            second_order=settings.method.order == "second",
-            loss_scale=settings.method.loss_scale,
-            start=start,
-            batchnorm=batchnorm,
-            epochs=settings.method.epochs if batchnorm == "per_step" else None,
-            checkpointed=settings.method.checkpointed,
+            ways=parts.ways,
+            second_order=settings.order == "second",
+            loss_scale=settings.loss_scale,
+            start=settings.start,
+            batchnorm=cast(BatchNorm, parts.batchnorm),
+            epochs=settings.epochs if parts.batchnorm == "per_step" else None,
+            checkpointed=settings.checkpointed,
         )
 
     @property

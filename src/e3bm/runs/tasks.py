@@ -34,6 +34,11 @@ class OpenData:
     folder: Path
 
     @property
+    def classes(self) -> int:
+        """Number of training classes."""
+        return len(self.images.splits["train"])
+
+    @property
     def input_shape(self) -> tuple[int, int]:
         """Channels and pixels of a side, as the model sees them."""
         channels, size, _ = self.evaluation.output_shape(self.images.image_shape)

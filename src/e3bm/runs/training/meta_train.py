@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
-from e3bm.core.learner import MetaLearner, kl_to_base, meta_loss
+from e3bm.core.learner import Learner, MetaLearner
 from e3bm.data.episodes.loader import prefetched
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource, evaluate
@@ -23,7 +23,7 @@ LOG_EVERY = 10
 
 
 def meta_train(
-    learner: MetaLearner,
+    learner: Learner,
     tasks: TaskSource,
     validation: TaskSource,
     settings: TrainSettings,
@@ -33,7 +33,7 @@ def meta_train(
 ) -> None:
     """Train until the last step, from wherever the run folder stands; best on the validation classes is kept."""
     total = settings.optimiser.steps
-    optimiser = build_optimiser(learner, settings.optimiser)
+    optimiser = build_optimiser(learner, settings.optimiser, settings.method.learning_rates())
     place = Continuation(learner, optimiser, run, engine, total)
     shares = (engine.mine(_numbers(settings, number)) for number in range(place.step, total))
     batches = prefetched((tasks.load(share) if share else None for share in shares), tasks.prefetch)
@@ -48,11 +48,12 @@ def meta_train(
             progress.advance(step, **numbers)
             if engine.leads and (step % LOG_EVERY == 0 or step == total):
                 run.append("metrics", {"step": step, "split": "train", **numbers, "seconds": seconds})
-                run.append("schedules", {"step": step, **_schedules(learner, schedules)})
+                if isinstance(learner, MetaLearner):
+                    run.append("schedules", {"step": step, **_schedules(learner, schedules)})
             validated = step % settings.validation.every == 0 or step == total
             if validated:
                 found = evaluate(
-                    learner, validation, settings.validation.episodes, engine=engine, epochs=settings.method.test_epochs
+                    learner, validation, settings.validation.episodes, engine=engine, epochs=settings.test_epochs
                 )
                 summary = found.summary()
                 best = place.judge(summary["accuracy"])
@@ -69,7 +70,7 @@ def meta_train(
 
 
 def meta_step(
-    learner: MetaLearner,
+    learner: Learner,
     batch: TaskBatch | None,
     optimiser: torch.optim.Optimizer,
     settings: TrainSettings,
@@ -78,9 +79,9 @@ def meta_step(
 ) -> tuple[Tensor, tuple[float, float]]:
     """One meta-batch, of which this process holds its share: the same update whatever the number of processes.
 
-    Gives the mean rates and weights [2, M], and the mean loss and accuracy.
+    Gives the mean rates and weights [2, M] (M is 0 without an inner loop), and the mean loss and accuracy.
     """
-    count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), settings.method.epochs
+    count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), learner.epochs or 0
     # Anything random inside the model is a function of the step alone, so that a resumed run repeats it.
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
@@ -88,7 +89,8 @@ def meta_step(
     if batch is not None:
         batch = engine.place(batch)
         trace = learner(batch)
-        _backward(learner, trace, batch, settings, held / count)
+        loss = learner.training_loss(trace, batch, step / settings.optimiser.steps)
+        (held / count * loss).backward()
         figures = _figures(trace, batch)
     engine.sum_gradients(learner.parameters())
     check_gradients(optimiser, step)
@@ -107,22 +109,14 @@ def _numbers(settings: TrainSettings, step: int) -> range:
     return range(step * settings.optimiser.tasks, (step + 1) * settings.optimiser.tasks)
 
 
-def _backward(
-    learner: MetaLearner, trace: AdaptationTrace, batch: TaskBatch, settings: TrainSettings, share: float
-) -> None:
-    assert batch.query_labels is not None
-    loss = meta_loss(trace.scores, batch.query_labels)
-    if settings.hyperprior.kl:
-        loss = loss + settings.hyperprior.kl * kl_to_base(trace, learner.hyperprior)
-    (share * loss).backward()
-
-
 @torch.no_grad()
-def _figures(trace: AdaptationTrace, batch: TaskBatch) -> Tensor:
-    """Per task: loss, accuracy, rates, weights."""
+def _figures(trace: Trace, batch: TaskBatch) -> Tensor:
+    """Per task: loss, accuracy and, where there are epochs, their rates and weights."""
     assert batch.query_labels is not None
     scores, labels = trace.scores.cpu(), batch.query_labels.cpu()
     each = torch.stack([negative_log_likelihoods(scores, labels), accuracies(scores, labels)], 1)
+    if not isinstance(trace, AdaptationTrace):
+        return each.double()
     return torch.cat([each, trace.rates.cpu().double(), trace.weights.cpu().double()], 1)
 
 
@@ -137,7 +131,7 @@ def _schedules(learner: MetaLearner, means: Tensor) -> dict[str, list[float]]:
     }
 
 
-def _commit_batchnorm(learner: MetaLearner, engine: Engine, mine: int, total: int) -> None:
+def _commit_batchnorm(learner: Learner, engine: Engine, mine: int, total: int) -> None:
     """Move running statistics by every task's, in task order, the same on all processes."""
     gathered = []
     for calls in pop_statistics(learner):

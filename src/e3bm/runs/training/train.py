@@ -28,7 +28,7 @@ def run_train(
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     backbone = build_backbone(settings.backbone, *data.input_shape)
-    learner = build_learner(settings, backbone).to(engine.device)
+    learner = build_learner(settings, backbone, data.classes).to(engine.device)
     inputs = run_inputs(settings, data, backbone)
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
     training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
