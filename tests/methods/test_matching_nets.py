@@ -17,7 +17,6 @@ from tests.methods.feature_tasks import (
 from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
 from e3bm.methods import ReadyFeatures
-from e3bm.methods.attention import AttentionHead
 from e3bm.methods.matching_nets import MatchingNets
 
 
@@ -35,11 +34,6 @@ def test_probabilities_are_attention_summed_by_class():
             labels = batch.support_labels[task, batch.mask[task]]
             expected = torch.stack([attention[labels == way].sum() for way in range(batch.ways)])
             close(scores[task, number].exp(), expected)
-
-
-def test_it_is_the_attention_head():
-    batch = uneven(task_batch())
-    close(model()(batch).scores, AttentionHead(ReadyFeatures(FEATURES))(batch).scores)
 
 
 def test_one_shot_scores_are_a_softmax_of_cosines_by_either_rule():

@@ -1,31 +1,51 @@
 """LaplacianShot (Ziko, Dolz, Granger, Ben Ayed, ICML 2020): nearest means, with near queries asked to agree."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 from torch.nn import functional
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, DirectMethod, Encoder, MethodSettings, Parts
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.distances import squared_distances
 from e3bm.methods.heads.labelled import LabelledSupport
-from e3bm.methods.settled import settled
 
 MOST_UPDATES = 20
 TOLERANCE = 1e-6  # of the energy's relative change
 SURENESS = 10.0
 
 
-class LaplacianShot(nn.Module):
+class LaplacianShotSettings(MethodSettings):
+    """LaplacianShot: nearest means, with near queries asked to agree."""
+
+    title = "LaplacianShot"
+    transductive = True
+
+    name: Literal["laplacian_shot"] = "laplacian_shot"
+    agreement: float = Field(default=1.0, ge=0)
+    """How much a neighbour's assignment counts."""
+    neighbours: int = Field(default=2, ge=1)
+    """How many other queries a query listens to."""
+    rectified: bool = True
+    """Whether class means first take in the queries nearest to them."""
+
+
+@METHODS.register("laplacian_shot")
+class LaplacianShot(DirectMethod):
     """Assignments z = softmax(-|q - mean|^2 + agreement x sum of the neighbours' z), updated until their energy rests.
 
     Features have length one. A query's ``neighbours`` are the nearest other queries; the published code asks for 3 and
     counts the query itself among them, so 2 is its number. With ``rectified``, as published, the queries are first
     moved to the support's mean and the class means take in the queries nearest to them.
     """
+
+    settings = LaplacianShotSettings
 
     def __init__(
         self, encoder: Encoder, *, agreement: float = 1.0, neighbours: int = 2, rectified: bool = True
@@ -37,8 +57,17 @@ class LaplacianShot(nn.Module):
             raise SettingsError(f"LaplacianShot needs at least 1 neighbour, found {neighbours}.")
         self.encoder, self.agreement, self.neighbours, self.rectified = encoder, agreement, neighbours, rectified
 
-    def forward(self, batch: TaskBatch) -> AdaptationTrace:
-        return settled(self.scores(batch))
+    @classmethod
+    def from_settings(cls, settings: LaplacianShotSettings, parts: Parts) -> "LaplacianShot":
+        return cls(
+            parts.encoder,
+            agreement=settings.agreement,
+            neighbours=settings.neighbours,
+            rectified=settings.rectified,
+        )
+
+    def forward(self, batch: TaskBatch) -> Trace:
+        return Trace(self.scores(batch))
 
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Logarithms of the assignments; each task stops for itself."""

@@ -4,17 +4,31 @@ from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, DirectMethod, Encoder, MethodSettings, Parts
 from e3bm.methods.heads.collapsed import unit
-from e3bm.methods.settled import settled
 
 Rule = Literal["attention", "summed"]
+
+
+class MatchingNetsSettings(MethodSettings):
+    """Matching Networks without context: attention over the support."""
+
+    title = "MatchingNets"
+
+    name: Literal["matching_nets"] = "matching_nets"
+    scale: float = Field(default=10.0, gt=0)
+    """Factor on the cosines, or its start."""
+    learned_scale: bool = False
+    """Whether the factor is trained."""
+    rule: Rule = "attention"
+    """A softmax over the support, summed by class, or the sums of cosines of each class's examples."""
 
 
 class MatchingScores(nn.Module):
@@ -55,11 +69,14 @@ class MatchingScores(nn.Module):
         return attention.unsqueeze(2).masked_fill(~member.mT.unsqueeze(1), -torch.inf).logsumexp(-1)
 
 
-class MatchingNets(nn.Module):
+@METHODS.register("matching_nets")
+class MatchingNets(DirectMethod):
     """The simple form, without context: every example is embedded by itself.
 
     The paper has no scale (1): with five examples no probability can then exceed 0.65.
     """
+
+    settings = MatchingNetsSettings
 
     def __init__(
         self, encoder: Encoder, *, scale: float = 10.0, learned_scale: bool = False, rule: Rule = "attention"
@@ -68,8 +85,12 @@ class MatchingNets(nn.Module):
         self.encoder = encoder
         self.matching = MatchingScores(scale=scale, learned_scale=learned_scale, rule=rule)
 
-    def forward(self, batch: TaskBatch) -> AdaptationTrace:
-        return settled(self.scores(batch))
+    @classmethod
+    def from_settings(cls, settings: MatchingNetsSettings, parts: Parts) -> "MatchingNets":
+        return cls(parts.encoder, scale=settings.scale, learned_scale=settings.learned_scale, rule=settings.rule)
+
+    def forward(self, batch: TaskBatch) -> Trace:
+        return Trace(self.scores(batch))
 
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Logarithms of the class probabilities, or summed cosines."""

@@ -4,16 +4,17 @@ g reads the support as a sequence, in both directions; f reads from it K times, 
 constant rate of 1 and a vote for the last one is the published network, K = 3.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts
 from e3bm.methods.heads.labelled import LabelledSupport
 from e3bm.methods.matching_nets import MatchingScores, Rule
 
@@ -21,12 +22,35 @@ PRIME = 2**31 - 1
 FIRST_FACTOR, SECOND_FACTOR = 48271, 1103515245  # any numbers that scatter
 
 
-class MatchingNetsFce(nn.Module):
+class MatchingNetsFceSettings(InnerLoopSettings):
+    """Matching Networks with full context embeddings: K reads of the support are K epochs."""
+
+    title = "MatchingNets FCE"
+
+    name: Literal["matching_nets_fce"] = "matching_nets_fce"
+    epochs: int = Field(default=3, ge=1, le=1000)
+    """K: how often a query reads from the support."""
+    rate: float = Field(default=1.0, gt=0)
+    """How far a read goes before training; 1 as published."""
+    order: Literal["second"] = "second"
+    """Reads are not gradients: the outer loop always sees all of them."""
+    scale: float = Field(default=10.0, gt=0)
+    """Factor on the cosines, or its start."""
+    learned_scale: bool = False
+    """Whether the factor is trained."""
+    rule: Rule = "attention"
+    """A softmax over the support, summed by class, or the sums of cosines of each class's examples."""
+
+
+@METHODS.register("matching_nets_fce")
+class MatchingNetsFce(InnerLoopMethod):
     """Embeddings that know the whole support; their cosines are scored as in the simple form.
 
     The answer depends on the order in which g reads. With ``shuffled`` that order is a function of the examples alone:
     it tells nothing of their classes, and the same episode is always read in the same order.
     """
+
+    settings = MatchingNetsFceSettings
 
     def __init__(
         self,
@@ -43,6 +67,10 @@ class MatchingNetsFce(nn.Module):
         self.onwards, self.backwards = nn.LSTMCell(features, features), nn.LSTMCell(features, features)
         self.reader = nn.LSTMCell(2 * features, features)
         self.matching = MatchingScores(scale=scale, learned_scale=learned_scale, rule=rule)
+
+    @classmethod
+    def from_settings(cls, settings: MatchingNetsFceSettings, parts: Parts) -> "MatchingNetsFce":
+        return cls(parts.encoder, scale=settings.scale, learned_scale=settings.learned_scale, rule=settings.rule)
 
     def begin(self, batch: TaskBatch) -> "ContextReads":
         support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)

@@ -4,27 +4,48 @@ from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DivergenceError, SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, DirectMethod, Encoder, MethodSettings, Parts
 from e3bm.methods.heads.collapsed import CollapsedHead
 from e3bm.methods.heads.dual_solver import ridge_dual, svm_dual
-from e3bm.methods.settled import settled
 
 Learner = Literal["svm", "ridge"]
 PENALTIES: dict[Learner, float] = {"svm": 0.1, "ridge": 50.0}  # C, the caps; lambda, near |x|^2
 
 
-class MetaOptNet(nn.Module):
+class MetaOptNetSettings(MethodSettings):
+    """MetaOptNet: an SVM or a ridge regression, solved on each support set."""
+
+    title = "MetaOptNet"
+
+    name: Literal["meta_opt_net"] = "meta_opt_net"
+    learner: Learner = "svm"
+    """The base learner."""
+    penalty: float | None = Field(default=None, gt=0)
+    """C of the SVM, lambda of the ridge (near the features' squared length); unset: 0.1 or 50, as published."""
+    scale: float = Field(default=1.0, gt=0)
+    """Start of the learned factor on the scores."""
+    looks_at_test: int | None = Field(default=None, ge=1)
+    """Stop the SVM's solver so early outside training; 3 as published, unset: at its optimum."""
+    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a training target that goes to the other classes."""
+
+
+@METHODS.register("meta_opt_net")
+class MetaOptNet(DirectMethod):
     """Scores are c sum_i alpha_i (x_i . q) with the dual solution alpha; c is learned, there is no bias.
 
     ``penalty`` is the SVM's C or the ridge's lambda. ``looks_at_test`` stops the SVM's solver early outside training:
     the published tests have 3. ``smoothing`` is the share of a target that goes to the other classes in training.
     """
+
+    settings = MetaOptNetSettings
 
     def __init__(
         self,
@@ -51,10 +72,21 @@ class MetaOptNet(nn.Module):
         self.looks_at_test, self.smoothing = looks_at_test, smoothing
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
-    def forward(self, batch: TaskBatch) -> AdaptationTrace:
-        return settled(self.head(batch).scores(self.encoder(batch.query)))
+    @classmethod
+    def from_settings(cls, settings: MetaOptNetSettings, parts: Parts) -> "MetaOptNet":
+        return cls(
+            parts.encoder,
+            learner=settings.learner,
+            penalty=settings.penalty,
+            scale=settings.scale,
+            looks_at_test=settings.looks_at_test,
+            smoothing=settings.smoothing,
+        )
 
-    def training_loss(self, trace: AdaptationTrace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+    def forward(self, batch: TaskBatch) -> Trace:
+        return Trace(self.head(batch).scores(self.encoder(batch.query)))
+
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
         """Cross-entropy with smoothed targets."""
         assert batch.query_labels is not None
         return smoothed_loss(trace.scores, batch.query_labels, self.smoothing)

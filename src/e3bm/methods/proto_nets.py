@@ -1,25 +1,43 @@
 """Prototypical Networks (Snell, Swersky, Zemel, NIPS 2017): a query belongs to the nearest class mean."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, DirectMethod, Encoder, MethodSettings, Parts
 from e3bm.methods.heads.distances import squared_distances
 from e3bm.methods.heads.labelled import LabelledSupport
-from e3bm.methods.settled import settled
 
 
-class ProtoNets(nn.Module):
+class ProtoNetsSettings(MethodSettings):
+    """ProtoNets: a query belongs to the nearest class mean."""
+
+    title = "ProtoNets"
+
+    name: Literal["proto_nets"] = "proto_nets"
+    scale: float = Field(default=1.0, gt=0)
+    """Factor on the squared distances, or its start."""
+    learned_scale: bool = False
+    """Whether the factor is trained."""
+    divided: bool = False
+    """Whether distances are divided by the number of features."""
+
+
+@METHODS.register("proto_nets")
+class ProtoNets(DirectMethod):
     """Scores are -c |q - mean|^2, squared Euclidean distances to the means of each class's support.
 
     As published c is 1. With ``divided`` the distances are divided by the number of features, so that one c serves
     features of any size; with ``learned_scale`` c is trained and ``scale`` is its start.
     """
 
+    settings = ProtoNetsSettings
     scale: Tensor
 
     def __init__(
@@ -34,8 +52,12 @@ class ProtoNets(nn.Module):
         else:
             self.register_buffer("scale", torch.tensor(float(scale)))
 
-    def forward(self, batch: TaskBatch) -> AdaptationTrace:
-        return settled(self.scores(batch))
+    @classmethod
+    def from_settings(cls, settings: ProtoNetsSettings, parts: Parts) -> "ProtoNets":
+        return cls(parts.encoder, scale=settings.scale, learned_scale=settings.learned_scale, divided=settings.divided)
+
+    def forward(self, batch: TaskBatch) -> Trace:
+        return Trace(self.scores(batch))
 
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Minus the scaled squared distances of queries and class means."""

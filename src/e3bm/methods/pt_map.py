@@ -4,14 +4,16 @@ Published: 20 epochs at rate 0.2, a vote for the last. It takes for granted that
 """
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.prototype_rounds import PrototypeRounds
 
@@ -19,13 +21,36 @@ ABOVE_ZERO = 1e-6  # added before the power, as published
 MOST_TURNS = 1000
 
 
-class PtMap(nn.Module):
+class PtMapSettings(InnerLoopSettings):
+    """PT+MAP: power transform and rounds with balanced transport."""
+
+    title = "PT+MAP"
+    transductive = True
+
+    name: Literal["pt_map"] = "pt_map"
+    epochs: int = Field(default=20, ge=1, le=1000)
+    """Rounds; 20 as published."""
+    rate: float = Field(default=0.2, gt=0)
+    """How far prototypes go in a round before training; 0.2 as published."""
+    order: Literal["second"] = "second"
+    """Rounds are not gradients: the outer loop always sees all of them."""
+    power: float = Field(default=0.5, gt=0)
+    """To which power features are taken."""
+    scale: float = Field(default=10.0, gt=0)
+    """Factor on the squared distances."""
+    tolerance: float = Field(default=1e-6, gt=0)
+    """How still the transport's sums must be."""
+
+
+@METHODS.register("pt_map")
+class PtMap(InnerLoopMethod):
     """Features to a power, at length one, centred (support and queries apart), at length one again.
 
     Published for features after a ReLU; negative ones, as a leaky ReLU has them, are taken by their size.
     ``tolerance`` is how still the assignments' sums must be before the transport counts as balanced.
     """
 
+    settings = PtMapSettings
     scale: Tensor
 
     def __init__(self, encoder: Encoder, *, power: float = 0.5, scale: float = 10.0, tolerance: float = 1e-6) -> None:
@@ -35,6 +60,10 @@ class PtMap(nn.Module):
                 raise SettingsError(f"PT+MAP's {name} must be positive, found {value}.")
         self.encoder, self.power, self.tolerance = encoder, power, tolerance
         self.register_buffer("scale", torch.tensor(float(scale)))
+
+    @classmethod
+    def from_settings(cls, settings: PtMapSettings, parts: Parts) -> "PtMap":
+        return cls(parts.encoder, power=settings.power, scale=settings.scale, tolerance=settings.tolerance)
 
     def begin(self, batch: TaskBatch) -> PrototypeRounds:
         support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)

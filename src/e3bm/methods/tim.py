@@ -4,23 +4,51 @@ The alternating form (TIM-ADM): auxiliary assignments and prototypes, each in cl
 1, a vote for the last.
 """
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.prototype_rounds import PrototypeRounds, RoundState
 
 
-class Tim(nn.Module):
+class TimSettings(InnerLoopSettings):
+    """TIM: prototypes that make predictions sure and classes even."""
+
+    title = "TIM"
+    transductive = True
+
+    name: Literal["tim"] = "tim"
+    epochs: int = Field(default=150, ge=1, le=1000)
+    """Rounds; 150 as published."""
+    rate: float = Field(default=1.0, gt=0)
+    """How far prototypes go in a round before training; 1 as published."""
+    order: Literal["second"] = "second"
+    """Rounds are not gradients: the outer loop always sees all of them."""
+    temperature: float = Field(default=15.0, gt=0)
+    """Predictions are softmax(-temperature/2 |q - p|^2)."""
+    support: float = Field(default=0.1, ge=0)
+    """Weight of the support's cross-entropy."""
+    evenness: float = Field(default=1.0, ge=0)
+    """Weight of the mean prediction's entropy."""
+    sureness: float = Field(default=0.1, ge=0)
+    """Weight of the predictions' entropy."""
+
+
+@METHODS.register("tim")
+class Tim(InnerLoopMethod):
     """Minimises a CE(support) - b H(mean prediction) + c H(predictions) for predictions softmax(-t/2 |q - p|^2).
 
     Names of the weights: ``support`` is a, ``evenness`` is b, ``sureness`` is c; t is ``temperature``.
     """
 
+    settings = TimSettings
     scale: Tensor
 
     def __init__(
@@ -41,6 +69,16 @@ class Tim(nn.Module):
         self.encoder = encoder
         self.support, self.evenness, self.sureness = support, evenness, sureness
         self.register_buffer("scale", torch.tensor(temperature / 2))
+
+    @classmethod
+    def from_settings(cls, settings: TimSettings, parts: Parts) -> "Tim":
+        return cls(
+            parts.encoder,
+            temperature=settings.temperature,
+            support=settings.support,
+            evenness=settings.evenness,
+            sureness=settings.sureness,
+        )
 
     def begin(self, batch: TaskBatch) -> PrototypeRounds:
         support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
