@@ -14,7 +14,7 @@ from benchmarks.pipeline_reference import PictureFiles, Transform, episodes
 from benchmarks.rows import Row
 from benchmarks.timing import Work, compare
 from e3bm.core.episode import EpisodeSpec
-from e3bm.data.episodes.loader import TaskLoader
+from e3bm.data.episodes.loader import ImageTasks
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.pixels.pipeline import NORMALISATIONS, Pipeline
 from e3bm.data.store.packed import PackedImages, PackedWriter
@@ -69,12 +69,12 @@ def sides(data: Pictures, text: str) -> tuple[Work, Work]:
     by_class = [torch.from_numpy(packed.indices_of(number)) for number in packed.splits["train"]]
     plain = episodes(PictureFiles(data.paths, transform(text)), by_class, WAYS, SHOTS + QUERIES)
     sampler = EpisodeSampler.of_split(packed, "train", EpisodeSpec(WAYS, SHOTS, QUERIES), 0)
-    loader = TaskLoader(packed, sampler, Pipeline.parse(text), batches=())
+    tasks = ImageTasks(packed, sampler, Pipeline.parse(text))
     numbers = iter(range(0, 10**9, EPISODES))
 
     def ours() -> None:
         first = next(numbers)
-        loader.load(range(first, first + EPISODES))
+        tasks.load(range(first, first + EPISODES))
 
     return lambda: next(plain), ours
 

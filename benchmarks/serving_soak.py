@@ -59,7 +59,7 @@ def be_the_server() -> int:
     from torch import nn
 
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-    from e3bm.runs.progress import termination_as_interrupt
+    from e3bm.interruption import termination_as_interrupt
     from e3bm.serving.app import create_app
     from e3bm.serving.server import serve
     from e3bm.serving.settings import ServeSettings

@@ -14,16 +14,16 @@ from e3bm.backbones import LevelledBackbone, level_of
 from e3bm.backbones.levelled import FLOOR, POWER
 from e3bm.data.store.features import FeatureTasks
 from e3bm.methods import NearestMean, ReadyFeatures
+from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, load_backbone
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import evaluate
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Silent
 from e3bm.runs.settings import EpisodeSettings, PretrainSettings
-from e3bm.settings import read_settings
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
+from e3bm.settings import read_settings
 
 EPISODES = 2000
 POWERS = (0.0, -0.125, -0.25, -0.375, -0.5)  # 0: centred only; -0.5: whitened

@@ -4,7 +4,7 @@ from classifier_measure.one_shot import best_values
 
 from e3bm.fewshot.meta.settings import PriorSettings
 from e3bm.fewshot.meta.views import open_pools
-from e3bm.runs.progress import Silent
+from e3bm.progress import Silent
 
 if __name__ == "__main__":
     for rival, value in best_values(open_pools("val", PriorSettings(), Silent()), 6).items():

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from e3bm.data.progress import Progress
+from e3bm.cli.console import LineProgress
 from e3bm.data.read.prepare import prepare
 from e3bm.data.sources.tiered_imagenet import TieredImageNet
 from e3bm.data.store.packed import PackedImages
@@ -71,17 +71,15 @@ def generate(path: Path, share: float) -> int:
 
 def measured_preparation(source: Path, out: Path, workers: int) -> None:
     """What the measured process does: prepare, print progress to stderr and a result to stdout."""
-    last = [0.0]
-
-    def tell(progress: Progress) -> None:
-        if time.monotonic() - last[0] > 10 or progress.done == progress.total:
-            last[0] = time.monotonic()
-            left = "" if progress.seconds_left is None else f", {progress.seconds_left:.0f} s left"
-            print(f"{progress.stage}: {progress.done:,} of {progress.total:,}{left}", file=sys.stderr, flush=True)
-
     share = float(os.environ["E3BM_SHARE"])
     result = prepare(
-        "tieredimagenet", source, out, image_size=SIDE, workers=workers, allow_other_counts=share < 1, progress=tell
+        "tieredimagenet",
+        source,
+        out,
+        image_size=SIDE,
+        workers=workers,
+        allow_other_counts=share < 1,
+        progress=LineProgress(),
     )
     own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(json.dumps({"splits": result.splits, "seconds": result.seconds, "own_kb": own, "largest_child_kb": children}))

@@ -60,6 +60,10 @@ __all__ = sorted(_PLACES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("e3bm")
     if name not in _PLACES:
         raise AttributeError(f"e3bm has no name '{name}'.")
     return getattr(import_module(f"e3bm.{_PLACES[name]}"), name)

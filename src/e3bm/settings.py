@@ -59,6 +59,8 @@ class Needs:
 
     takes: Literal["features", "maps", "images"] = "features"
     """One vector for each example, feature maps, or images for a network that the method adapts itself."""
+    last_pooling: bool = True
+    """Whether maps are those after the network's last pooling."""
     backbone: tuple[str, ...] = ("frozen", "scale_shift", "full")
     """What may be trained of the backbone."""
     batchnorm: tuple[str, ...] = ("batch", "running", "batch_then_running")

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from e3bm.cli import console
 from e3bm.cli.console import BarProgress, LineProgress, progress_here
-from e3bm.runs.progress import Progress, Silent, shown
+from e3bm.progress import Progress, Silent, stage
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_continued_run_counts_its_own_steps_for_the_time_left(clock, capsys):
 def test_a_bar_has_numbers_and_the_time_left():
     progress = BarProgress()
     progress.console = Console(file=io.StringIO(), force_terminal=True, width=160)
-    with shown(progress, "meta-train [mine]", 10, 2):
+    with stage(progress, "meta-train [mine]", 10, 2):
         for step in range(3, 8):
             progress.advance(step, loss=1.25, tasks_per_second=32.0)
         progress.bar.refresh()
@@ -68,7 +68,7 @@ def test_a_bar_has_numbers_and_the_time_left():
 def test_failing_work_ends_its_bar():
     progress = BarProgress()
     progress.console = Console(file=io.StringIO(), force_terminal=True)
-    with pytest.raises(ValueError, match="broken"), shown(progress, "work", 10):
+    with pytest.raises(ValueError, match="broken"), stage(progress, "work", 10):
         raise ValueError("broken")
     assert progress.bar is None
     assert "\x1b[?25h" in progress.console.file.getvalue()

@@ -47,6 +47,9 @@ def broken(tensor, value):
         ({"query": torch.randn(2, 3, 6)}, r"in feature shape; found \(2, 4, 5\) and \(2, 3, 6\)"),
         ({"query": torch.randn(1, 3, 5)}, "must agree in the number of tasks and in feature shape"),
         ({"support_mask": torch.ones(2, 3, dtype=torch.bool)}, r"support mask has shape \(2, 3\), the labels \(2, 4\)"),
+        ({"support_classes": torch.zeros(2, 3).long()}, r"support has.*class numbers of shape \(2, 3\)"),
+        ({"query_classes": torch.zeros(2, 3)}, "query class numbers must be 64-bit integers, found torch.float32"),
+        ({"query_classes": torch.full((2, 3), -1)}, "query class numbers count from 0, found -1"),
         ({"support": broken(torch.randn(2, 4, 5), float("nan"))}, "support holds NaN or infinite numbers"),
         ({"query": broken(torch.randn(2, 3, 5), float("inf"))}, "query holds NaN or infinite numbers"),
         ({"query": broken(torch.randn(2, 3, 5), float("-inf"))}, "query holds NaN or infinite numbers"),
@@ -84,6 +87,18 @@ def test_a_part_of_a_batch():
     assert torch.equal(second.query_labels, batch.query_labels[1:])
     assert torch.equal(batch.tasks(0, 1).mask, mask[:1])
     assert TaskBatch(**parts(query_labels=None)).tasks(0, 1).query_labels is None
+    assert second.support_classes is None
+    assert second.query_classes is None
+    numbered = TaskBatch(**parts(support_classes=torch.arange(8).view(2, 4), query_classes=torch.arange(6).view(2, 3)))
+    assert numbered.tasks(1, 2).support_classes.tolist() == [[4, 5, 6, 7]]
+    assert numbered.tasks(1, 2).query_classes.tolist() == [[3, 4, 5]]
+
+
+def test_every_tensor_moves_with_the_batch():
+    numbers = {"support_classes": torch.zeros(2, 4).long(), "query_classes": torch.zeros(2, 3).long()}
+    moved = TaskBatch(**parts(support_mask=torch.ones(2, 4).bool(), **numbers)).to(torch.device("cpu"))
+    assert all(torch.is_tensor(values) for name, values in vars(moved).items() if name != "ways")
+    assert moved.ways == WAYS
 
 
 @pytest.mark.parametrize(

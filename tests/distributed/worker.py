@@ -19,10 +19,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from e3bm.core.learner import meta_loss
+from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.test import run_test
-from e3bm.runs.progress import Silent
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.pretrain import run_pretrain

@@ -12,6 +12,7 @@ from torch import nn
 from e3bm import FewShotClassifier, Prediction
 from e3bm.errors import DataError, E3BMError
 from photo_models import CLASSES, PIPELINE, network, picture, pictures, same_fit, support, unfitted, write_folder
+from recorded_progress import RecordedProgress
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +179,9 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
 
 
 def test_progress_is_told(tmp_path):
-    moments = []
-    unfitted().fit(support(), progress=moments.append)
-    assert (moments[-1].done, moments[-1].total) == (12, 12)
+    progress = RecordedProgress()
+    unfitted().fit(support(), progress=progress)
+    assert (progress.moments[-1].done, progress.moments[-1].total) == (12, 12)
 
 
 def test_any_module_serves_and_is_left_alone():

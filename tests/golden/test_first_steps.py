@@ -12,9 +12,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
-from e3bm.runs.progress import Silent
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.meta_train import meta_step
 from e3bm.runs.training.optimisers import build_optimiser
@@ -61,10 +61,15 @@ def losses(folder: Path, name: str) -> list[float]:
     return found
 
 
+# Torch draws the float32 starting weights with other code on processors without AVX2: they differ in their last bit
+# (6e-8), and 20 steps make up to 2e-5 of it.
+SAME_START = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_first_losses(small_data, name):
     expected = json.loads(GOLDEN.read_text())[name]
-    assert losses(small_data, name) == pytest.approx(expected, rel=1e-9)
+    assert losses(small_data, name) == pytest.approx(expected, rel=1e-9 if SAME_START else 1e-4)
 
 
 def test_baseline_and_e3bm_see_the_same_tasks():

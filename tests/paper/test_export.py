@@ -9,13 +9,13 @@ import torch
 import small_runs
 from e3bm.data.episodes.class_index import ClassIndex
 from e3bm.errors import CheckpointError
+from e3bm.interruption import Interrupted, time_limit
 from e3bm.paper import export
 from e3bm.paper.collect import baseline_of, collect_runs, entries
 from e3bm.paper.export import export_run
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Interrupted, time_limit
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train import run_train

@@ -12,9 +12,9 @@ from e3bm.paper.presets import find_preset, presets
 from e3bm.paper.reproduce import Request, draw_figure, reproduce
 from e3bm.paper.run_missing import Effort, backbone_name, preset_name, studied_arms
 from e3bm.paper.tables import paper_rows
+from e3bm.progress import Silent
 from e3bm.report.reproduction import cost_table, reproduction_table
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Silent
 
 PROMISED = {
     "method", "backbone", "dataset", "paper", "published_code", "ours", "ci", "paired_difference", "paired_ci",

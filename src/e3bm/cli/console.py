@@ -19,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from e3bm.errors import E3BMError, SettingsError
+from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Interrupted, termination_as_interrupt
 from e3bm.runs.settings import TrainSettings
 from e3bm.settings import AnySettings, settings_error
 
@@ -28,8 +28,11 @@ PLAIN_SECONDS = 5.0
 Parsed = TypeVar("Parsed")
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """Run a command and turn what goes wrong into an exit code and a sentence."""
+def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
+    """Run a command and turn what goes wrong into an exit code and a sentence.
+
+    ``continues`` says whether the command goes on where it was interrupted when it is called again.
+    """
     try:
         with termination_as_interrupt():
             return work()
@@ -40,7 +43,8 @@ def guarded(work: Callable[[], int]) -> int:
         print(f"e3bm: {stop}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
-        print("e3bm: interrupted; run the same command again to continue.", file=sys.stderr)
+        after = "run the same command again to continue." if continues else "nothing was saved."
+        print(f"e3bm: interrupted; {after}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); nothing is left to say to them.
@@ -145,22 +149,6 @@ def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":
 def leads() -> bool:
     """Whether this process prints results: the only one, or the first of those that torchrun or SLURM started."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-
-
-def stage_callback(progress: "BarProgress | LineProgress") -> Callable[[Any], None]:
-    """For work that tells its stage and how far that is: each stage becomes a bar of its own."""
-    stage: str | None = None
-
-    def tell(moment: Any) -> None:
-        nonlocal stage
-        if moment.stage != stage:
-            if stage is not None:
-                progress.end()
-            stage = moment.stage
-            progress.begin(moment.stage, moment.total)
-        progress.advance(moment.done)
-
-    return tell
 
 
 class BarProgress:

@@ -97,6 +97,15 @@ class ReplayableProblem(InnerProblem[State, Direction, Ensemble], Protocol):
         ...
 
 
+@runtime_checkable
+class RememberingProblem(InnerProblem[State, Direction, Ensemble], Protocol):
+    """A problem whose method trains on more than the scores; such problems are not replayed."""
+
+    def remember(self, trace: AdaptationTrace, state: State) -> AdaptationTrace:
+        """The trace, with what the method's own training loss needs to know of the last state."""
+        ...
+
+
 def adapt(
     problem: InnerProblem[State, Direction, Ensemble],
     hyperprior: Hyperprior,
@@ -149,7 +158,7 @@ def adapt_and_keep(
         losses=torch.stack(losses, 1),
         epoch_scores=torch.stack(singles, 1) if every_epoch else None,
     )
-    return trace, ensemble
+    return problem.remember(trace, state) if isinstance(problem, RememberingProblem) else trace, ensemble
 
 
 def _replay(

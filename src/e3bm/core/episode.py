@@ -1,5 +1,6 @@
 """The records that travel: what an episode is asked to be, which images it holds, and its tensors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -58,7 +59,9 @@ class EpisodeIndex:
 class TaskBatch:
     """T tasks as tensors: images or features, batch first.
 
-    A support example whose mask is False is padding and has no influence (uneven shots).
+    A support example whose mask is False is padding and has no influence (uneven shots). ``support_classes`` and
+    ``query_classes`` number each example's class among all classes of the split that the tasks are drawn from, 0..C-1
+    in the data set's own order, for methods that also learn the training classes; padding repeats a real number.
     """
 
     support: Float[Tensor, "T S *shape"]
@@ -67,6 +70,8 @@ class TaskBatch:
     query_labels: Int[Tensor, "T Q"] | None
     ways: int
     support_mask: Bool[Tensor, "T S"] | None = None
+    support_classes: Int[Tensor, "T S"] | None = None
+    query_classes: Int[Tensor, "T Q"] | None = None
 
     def __post_init__(self) -> None:
         if self.support.ndim < 3 or self.query.ndim != self.support.ndim:
@@ -82,6 +87,8 @@ class TaskBatch:
         _check_labels("support", self.support_labels, self.support, self.ways)
         if self.query_labels is not None:
             _check_labels("query", self.query_labels, self.query, self.ways)
+        _check_classes("support", self.support_classes, self.support)
+        _check_classes("query", self.query_classes, self.query)
         mask = self.support_mask
         if mask is not None and mask.shape != self.support_labels.shape:
             raise DataError(
@@ -109,14 +116,24 @@ class TaskBatch:
 
     def tasks(self, start: int, stop: int) -> "TaskBatch":
         """The tasks from start up to stop, as a batch of their own."""
-        part = slice(start, stop)
+        return self._each(lambda values: values[start:stop])
+
+    def to(self, device: torch.device) -> "TaskBatch":
+        """The same tasks on this device."""
+        return self._each(lambda values: values.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "TaskBatch":
+        """A batch whose every tensor is the changed one of this batch."""
+        optional = lambda values: None if values is None else change(values)
         return TaskBatch(
-            self.support[part],
-            self.support_labels[part],
-            self.query[part],
-            None if self.query_labels is None else self.query_labels[part],
+            change(self.support),
+            change(self.support_labels),
+            change(self.query),
+            optional(self.query_labels),
             self.ways,
-            None if self.support_mask is None else self.support_mask[part],
+            optional(self.support_mask),
+            optional(self.support_classes),
+            optional(self.query_classes),
         )
 
 
@@ -132,3 +149,16 @@ def _check_labels(name: str, labels: Tensor, examples: Tensor, ways: int) -> Non
             f"The {name} labels must lie in 0..{ways - 1} for {ways} ways; "
             f"found {int(labels.min())}..{int(labels.max())}."
         )
+
+
+def _check_classes(name: str, classes: Tensor | None, examples: Tensor) -> None:
+    if classes is None:
+        return
+    if classes.shape != examples.shape[:2]:
+        raise DataError(
+            f"The {name} has {tuple(examples.shape[:2])} examples but class numbers of shape {tuple(classes.shape)}."
+        )
+    if classes.dtype != torch.long:
+        raise DataError(f"The {name} class numbers must be 64-bit integers, found {classes.dtype}.")
+    if classes.numel() and int(classes.min()) < 0:
+        raise DataError(f"The {name} class numbers count from 0, found {int(classes.min())}.")

@@ -30,6 +30,13 @@ class Method(nn.Module, ABC):
         known = {id(parameter) for parameter in inside}
         return {"encoder": inside, "theta": [each for each in self.parameters() if id(each) not in known]}
 
+    def at(self, progress: float) -> None:  # most methods have nothing to do
+        """Told before every training step how far the training is, from 0 to 1; most methods do not care."""
+
+    def outer_factor(self, progress: float) -> float:
+        """What the outer learning rates are multiplied by beside the optimiser's own schedule."""
+        return 1.0
+
     def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
         """What the outer loop minimises; ``progress`` goes from 0 to 1 over the training."""
         assert batch.query_labels is not None

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from e3bm.data.layouts.base import KnownClasses, Layout
 from e3bm.data.store.format import CLASSES_FILE, SPLIT_NAMES
@@ -20,6 +20,8 @@ from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
 
 DATA_VARIABLE = "E3BM_DATA"
+DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
+FEWEST_CLASSES_IN_A_SPLIT = 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class SourceCard:
 
 @runtime_checkable
 class DataSource(Protocol):
-    """A data set that can be prepared: a leaf class in a file of its own."""
+    """A data set that can be prepared: what is published about it, and the layouts in which it comes."""
 
     @property
     def card(self) -> SourceCard:
@@ -100,7 +102,7 @@ def registered_sources() -> Registry[type[DataSource]]:
     return SOURCES
 
 
-def plain_name(name: str) -> str:
+def registered_name(name: str) -> str:
     """A data set's name as it is registered: miniImageNet, mini_imagenet and mini-imagenet are one."""
     squeezed = re.sub(r"[\s_\-]", "", name.lower())
     for known in registered_sources():
@@ -119,27 +121,19 @@ def check_own_name(name: str) -> str:
 def data_folder(setting: str | os.PathLike[str] | None = None) -> Path:
     """Where prepared data sets are: the setting, else the variable E3BM_DATA, else the user's cache folder."""
     chosen = setting or os.environ.get(DATA_VARIABLE)
-    return Path(chosen).expanduser() if chosen else _cache_folder()
-
-
-def _cache_folder() -> Path:
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-        return Path(base or Path.home() / "AppData" / "Local") / "e3bm"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "e3bm"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "e3bm"
+    # "opinion" would put a folder "Cache" below this one on Windows.
+    return Path(chosen).expanduser() if chosen else user_cache_path("e3bm", appauthor=False, opinion=False)
 
 
 def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> PackedImages:
     """A data set by name, from the folder of prepared ones; glyphs come with the package, a path is opened as it is."""
-    if plain_name(name) == EMBEDDED:
+    if registered_name(name) == EMBEDDED:
         from e3bm.data.sources.glyphs import embedded_glyphs
 
         return embedded_glyphs()
     if os.sep in name or "/" in name:
         return PackedImages.open(name)
-    known = plain_name(name)
+    known = registered_name(name)
     place = data_folder(folder) / known
     if (place / CLASSES_FILE).is_file():
         return PackedImages.open(place)
@@ -153,13 +147,6 @@ def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Pac
     )
 
 
-# Which class belongs to which split: the standard lists, or a division by seed.
-
-
-DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
-FEWEST_CLASSES_IN_A_SPLIT = 2
-
-
 @cache
 def class_list(name: str) -> Mapping[str, Any]:
     """A standard class list of the package: for each split its class names, some of them grouped."""
@@ -167,7 +154,7 @@ def class_list(name: str) -> Mapping[str, Any]:
 
 
 def split_of_each(classes_of: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
-    """Class to split, from split to class names written with spaces between, or to groups of them."""
+    """The split of each class, from lists of class names separated by spaces, or groups of such lists, by split."""
     found: dict[str, str] = {}
     for split, names in classes_of.items():
         groups = [names] if isinstance(names, str) else list(names.values())

@@ -11,6 +11,7 @@ from e3bm.methods.base import (
     Needs,
     Parts,
     ReadyFeatures,
+    ReadyMaps,
 )
 from e3bm.methods.heads.collapsed import CollapsedHead
 from e3bm.methods.laplacian_shot import LaplacianShot
@@ -53,6 +54,7 @@ __all__ = [
     "ProtoNets",
     "PtMap",
     "ReadyFeatures",
+    "ReadyMaps",
     "RidgeRegression",
     "Sib",
     "SoftKMeans",

@@ -42,6 +42,7 @@ class Parts:
     queries: int = 15
     classes: int = 0  # of the training set
     batchnorm: str = "running"  # whose statistics a trained backbone uses
+    map_shape: tuple[int, int, int] | None = None  # channels, height, width, for methods that take maps
 
 
 # Classes with an attribute `settings`, their settings class, and a class method `from_settings(settings, parts)`.
@@ -65,6 +66,25 @@ class ReadyFeatures(nn.Module):
         return examples
 
 
+class ReadyMaps(nn.Module):
+    """The encoder of examples that are feature maps already."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.feature_size = shape[0]
+
+    def forward(
+        self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N C H W"]:
+        if examples.shape[2:] != self.shape:
+            raise DataError(
+                f"This model takes feature maps [tasks, examples, {', '.join(map(str, self.shape))}]; "
+                f"found {tuple(examples.shape)}."
+            )
+        return examples
+
+
 def check_ways(expected: int, found: int, why: str) -> None:
     """Refuse tasks with another number of classes than a model's parameters are made for."""
     if expected != found:
@@ -83,5 +103,6 @@ __all__ = [
     "Needs",
     "Parts",
     "ReadyFeatures",
+    "ReadyMaps",
     "check_ways",
 ]

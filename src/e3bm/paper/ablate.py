@@ -16,9 +16,9 @@ from e3bm.paper.presets import (
     ablation_settings,
     hyperprior_settings,
 )
+from e3bm.progress import Progress, Silent
 from e3bm.report.page import report
 from e3bm.runs.evaluation.test import run_test
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import HYPERPRIOR_RATES, HyperpriorSettings, TestSettings, TrainSettings
 from e3bm.runs.training.train_many import Job, train_many
 

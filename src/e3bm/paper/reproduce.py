@@ -22,10 +22,10 @@ from e3bm.paper.side_by_side import (
 )
 from e3bm.paper.tables import OUR_SYSTEMS, PAPER_DATASETS, PaperCost, PaperRow, paper_costs, paper_rows
 from e3bm.paper.timed_cost import preset_cost
+from e3bm.progress import Progress, Silent
 from e3bm.report.page import report
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import read_json, write_json
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import TrainSettings
 
 # Table S3: printed parameters and minutes beside our counts and measured ratios.

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Literal
 
 from e3bm.errors import SettingsError
+from e3bm.interruption import Interrupted, time_is_over, time_limit
 from e3bm.paper.ablate import PLAIN, arm_title
 from e3bm.paper.export import export_run
 from e3bm.paper.presets import ABLATIONS, LEARNED_BY, Preset, ablation_settings, find_preset
 from e3bm.paper.tables import PaperRow
+from e3bm.progress import Progress
 from e3bm.report.run_data import read_run
 from e3bm.runs.evaluation.comparison import group_of
 from e3bm.runs.evaluation.ensemble import make_ensemble
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Interrupted, Progress, time_is_over, time_limit
 from e3bm.runs.settings import PretrainSettings, TestSettings
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train_many import Job, train_many

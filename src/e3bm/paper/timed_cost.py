@@ -18,12 +18,12 @@ from e3bm.backbones import Backbone, encode, fold_batchnorm, pop_statistics
 from e3bm.core.adapt import adapt_and_keep
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import DirectLearner, MetaLearner, meta_loss
-from e3bm.data.source import plain_name, registered_sources
+from e3bm.data.source import registered_name, registered_sources
 from e3bm.errors import SettingsError
 from e3bm.methods import MatchingNets, NearestMean, ReadyFeatures
 from e3bm.paper.presets import Preset
+from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import build_backbone, build_learner
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import EpisodeSettings, HyperpriorSettings, TrainSettings
 
 # What is timed and weighed of a model: encoding, the epoch loop, a training step; each a call without arguments.
@@ -281,7 +281,7 @@ def _increase(longer: list[float], shorter: list[float], shared: list[float] | N
 
 def _input_shape(settings: TrainSettings) -> tuple[int, int]:
     """Channels and pixels, without the data at hand."""
-    card = registered_sources()[plain_name(settings.data.dataset)]().card
+    card = registered_sources()[registered_name(settings.data.dataset)]().card
     return card.channels, settings.data.image_size or card.image_size
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from e3bm.backbones import Backbone, LevelledBackbone, build, scale_and_shift
-from e3bm.backbones.encode import TaskEncoder
+from e3bm.backbones.encode import MapEncoder, TaskEncoder
+from e3bm.backbones.normalisation import batchnorm_mode
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
 from e3bm.core.hyperprior import FcGenerator, Generator, Hyperprior, LstmGenerator
 from e3bm.core.learner import DirectLearner, Learner, MetaLearner
@@ -23,7 +24,7 @@ from e3bm.core.schedules import (
     last_values,
 )
 from e3bm.errors import SettingsError
-from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts, ReadyFeatures
+from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts, ReadyFeatures, ReadyMaps
 from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, TrainSettings
@@ -72,30 +73,32 @@ def weights_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def build_learner(settings: TrainSettings, backbone: Backbone, classes: int = 0) -> Learner:
+def build_learner(settings: TrainSettings, backbone: Backbone, *, classes: int = 0, image_size: int = 84) -> Learner:
     """The model that meta-training trains; with a frozen backbone it takes features, not images.
 
-    ``classes`` is the number of classes of the training set.
+    ``classes`` is the number of classes of the training set; ``image_size`` decides the size of maps.
     """
     encoder: Encoder
     inner: Backbone | None = None
     torch.manual_seed(settings.seed)
-    adapt = settings.backbone.adapt
+    adapt, needs = settings.backbone.adapt, settings.method.needs
     if adapt != "full" and settings.backbone.pretrained is None:
         raise SettingsError(
             f"A backbone that is {adapt.replace('_', '-and-')} must have been trained: "
             "set backbone.pretrained to a run of `e3bm pretrain`, or backbone.adapt to full."
         )
+    ready = ready_encoder(settings, backbone, image_size)
+    map_shape = ready.shape if isinstance(ready, ReadyMaps) else None
     if adapt == "frozen":
-        encoder = ReadyFeatures(backbone.feature_size)
+        encoder = ready
     else:
         inner = scale_and_shift(backbone) if adapt == "scale_shift" else backbone
-        batchnorm = settings.backbone.batchnorm
-        encoder = TaskEncoder(
-            inner,
-            "running" if batchnorm == "per_step" else batchnorm,
-            autocast=torch.bfloat16 if settings.machine.precision == "bfloat16" else None,
-        )
+        batchnorm = "running" if settings.backbone.batchnorm == "per_step" else settings.backbone.batchnorm
+        autocast = torch.bfloat16 if settings.machine.precision == "bfloat16" else None
+        if map_shape is None:
+            encoder = TaskEncoder(inner, batchnorm, autocast=autocast)
+        else:
+            encoder = MapEncoder(inner, batchnorm, autocast=autocast, last_pooling=needs.last_pooling)
     episode = settings.episode
     parts = Parts(
         encoder,
@@ -107,6 +110,7 @@ def build_learner(settings: TrainSettings, backbone: Backbone, classes: int = 0)
         queries=episode.queries,
         classes=classes,
         batchnorm=settings.backbone.batchnorm,
+        map_shape=map_shape,
     )
     method = METHODS[settings.method.name].from_settings(settings.method, parts)
     learner: Learner
@@ -118,6 +122,17 @@ def build_learner(settings: TrainSettings, backbone: Backbone, classes: int = 0)
         assert isinstance(method, DirectMethod)
         learner = DirectLearner(method)
     return learner.to(DTYPES[settings.machine.precision])
+
+
+def ready_encoder(settings: TrainSettings, backbone: Backbone, image_size: int) -> ReadyFeatures | ReadyMaps:
+    """The encoder of what the backbone gave before: features, or maps where the method takes them."""
+    needs = settings.method.needs
+    if needs.takes != "maps":
+        return ReadyFeatures(backbone.feature_size)
+    with torch.no_grad(), batchnorm_mode(backbone, "running"):
+        image = next(backbone.parameters()).new_zeros(1, backbone.channels, image_size, image_size)
+        channels, height, width = backbone.maps(image, last_pooling=needs.last_pooling).shape[1:]
+    return ReadyMaps((channels, height, width))
 
 
 def build_hyperprior(method: InnerLoopSettings, settings: HyperpriorSettings, parts: Parts) -> Hyperprior:

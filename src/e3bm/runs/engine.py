@@ -103,16 +103,7 @@ class Engine:
 
     def place(self, batch: TaskBatch) -> TaskBatch:
         """Tasks on this process's device."""
-        if self.device.type == "cpu":
-            return batch
-        return TaskBatch(
-            batch.support.to(self.device),
-            batch.support_labels.to(self.device),
-            batch.query.to(self.device),
-            None if batch.query_labels is None else batch.query_labels.to(self.device),
-            batch.ways,
-            None if batch.support_mask is None else batch.support_mask.to(self.device),
-        )
+        return batch if self.device.type == "cpu" else batch.to(self.device)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up all processes' gradients, in one message; a parameter that nobody used has the gradient zero."""

@@ -50,7 +50,7 @@ class BackboneSettings(Settings):
     """The network from image to features."""
 
     name: str = "conv4"
-    """conv4, conv4_64, conv4_stride, resnet12, resnet18, resnet25, wrn28_10, wrn28_10_sib, or a registered one."""
+    """conv4, conv4_64, conv4_stride, resnet12, resnet12_tadam, resnet18, resnet25, wrn28_10, wrn28_10_sib or others."""
     width: float = Field(default=1.0, gt=0, le=4)
     """Factor on all channel numbers."""
     levelled: bool = False

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,18 @@ from torch import Tensor
 
 from e3bm.backbones import Backbone, encode, fold_batchnorm
 from e3bm.core.episode import EpisodeSpec
-from e3bm.data.episodes.loader import TaskLoader
+from e3bm.data.episodes.loader import ImageTasks
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.pixels.recipes import RECIPES
 from e3bm.data.source import data_folder, open_dataset
 from e3bm.data.store.features import FeatureCache, FeatureTasks, embed_images, feature_key
 from e3bm.data.store.image_set import ImageSet, RotatedClasses
+from e3bm.progress import Progress, stage
 from e3bm.runs.assembly import weights_digest
 from e3bm.runs.engine import Engine
-from e3bm.runs.progress import Progress, shown
 from e3bm.runs.settings import DataSettings, EpisodeSettings
+from e3bm.settings import Needs
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ def episode_sampler(data: OpenData, split: str, episode: EpisodeSettings, seed: 
     return EpisodeSampler.of_split(data.images, split, spec, seed, stream=stream)
 
 
-def image_tasks(data: OpenData, sampler: EpisodeSampler, *, augment: bool, dtype: torch.dtype) -> TaskLoader:
+def image_tasks(data: OpenData, sampler: EpisodeSampler, *, augment: bool, dtype: torch.dtype) -> ImageTasks:
     """Tasks of images."""
     pipeline = data.training if augment else data.evaluation
-    return TaskLoader(data.images, sampler, pipeline, batches=(), seed=sampler.seed, dtype=dtype)
+    return ImageTasks(data.images, sampler, pipeline, seed=sampler.seed, dtype=dtype)
 
 
 def feature_tasks(
@@ -84,20 +86,24 @@ def feature_tasks(
     engine: Engine,
     *,
     keep: bool = True,
+    needs: Needs | None = None,
 ) -> FeatureTasks:
-    """Tasks of features, computed once per weights, data and pipeline and then read from the cache.
+    """Tasks of features, or of maps where ``needs`` says so, computed once and then read from the cache.
 
-    Every process computes its share of the images.
+    They are kept under their weights, data and pipeline. Every process computes its share of the images.
     """
+    maps = needs if needs is not None and needs.takes == "maps" else None
     positions = np.unique(np.concatenate([data.images.indices_of(number) for number in sampler.classes]))
     network = f"{backbone!r} {weights_digest(backbone)}"
+    if maps is not None:
+        network += " maps" if maps.last_pooling else " maps before the last pooling"
     cache = FeatureCache(data.folder / "features")
     key = feature_key(network, data.images.digest, str(data.evaluation), positions)
     features = cache.read(key) if keep else None
     if engine.any(features is None):
         mine = positions[engine.rank :: engine.world]
-        embed = _embedder(backbone, data.evaluation, engine.device)
-        with shown(progress, f"features of {data.images.name}", len(positions)):
+        embed = _embedder(backbone, data.evaluation, engine.device, maps)
+        with stage(progress, f"features of {data.images.name}", len(positions)):
             found = embed_images(data.images, mine, embed, lambda done: progress.advance(done * engine.world))
             features = engine.gather(torch.from_numpy(found), len(positions)).numpy()
             progress.advance(len(positions))
@@ -107,14 +113,17 @@ def feature_tasks(
     return FeatureTasks(features, positions, sampler, dtype)
 
 
-def _embedder(backbone: Backbone, pipeline: Pipeline, device: torch.device) -> Callable[[np.ndarray], Tensor]:
+def _embedder(
+    backbone: Backbone, pipeline: Pipeline, device: torch.device, maps: Needs | None
+) -> Callable[[np.ndarray], Tensor]:
     # Folded on the CPU: the other devices have no float64.
     folded = fold_batchnorm(backbone if device.type == "cpu" else deepcopy(backbone).cpu()).to(device)
     dtype = next(folded.parameters()).dtype
+    network = None if maps is None else partial(folded.maps, last_pooling=maps.last_pooling)
 
     def embed(pixels: np.ndarray) -> Tensor:
         with torch.inference_mode():
             images = pipeline(torch.from_numpy(pixels).permute(0, 3, 1, 2), dtype=dtype).to(device)
-            return encode(folded, images.unsqueeze(0), "running").squeeze(0)
+            return encode(folded, images.unsqueeze(0), "running", network=network).squeeze(0)
 
     return embed

@@ -24,7 +24,7 @@ def test_an_epoch_visits_every_image_of_the_split_once(tiny: PackedImages) -> No
     assert len(batches) == len(expected)
     for epoch in (0, 1):
         seen = []
-        for batch in batches.epoch(epoch):
+        for batch in (batches.batch(epoch, index) for index in range(len(batches))):
             seen += positions(batch.images)
             assert batches.classes[int(batch.labels)] == tiny.labels[seen[-1]]
         assert sorted(seen) == sorted(expected)
@@ -44,13 +44,13 @@ def test_labels_count_the_classes_of_the_split(tiny: PackedImages) -> None:
 
 def test_a_batch_is_a_function_of_seed_epoch_and_index(tiny: PackedImages) -> None:
     batches = ClassificationBatches(tiny, "train", RANDOM, 16, 3)
-    through = list(batches.epoch(2))
+    through = [batches.batch(2, index) for index in range(len(batches))]
     fresh = ClassificationBatches(tiny, "train", RANDOM, 16, 3)
     for index in (5, 0, 3):
         fresh.batch(index, 1)  # whatever was asked before
         assert torch.equal(fresh.batch(2, index).images, through[index].images)
         assert torch.equal(fresh.batch(2, index).labels, through[index].labels)
-    resumed = list(fresh.epoch(2, start=4, prefetch=0))
+    resumed = [fresh.batch(2, index) for index in range(4, len(fresh))]
     assert len(resumed) == len(batches) - 4
     for one, other in zip(resumed, through[4:], strict=True):
         assert torch.equal(one.images, other.images)

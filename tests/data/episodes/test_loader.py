@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e3bm.core.episode import EpisodeIndex, EpisodeSpec, TaskBatch
-from e3bm.data.episodes.loader import TaskLoader, load_tasks, task_numbers
+from e3bm.data.episodes.loader import ImageTasks, load_tasks, prefetched
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.pixels.pipeline import NORMALISATIONS, Pipeline
 from e3bm.data.store.image_set import RotatedClasses
@@ -76,15 +76,35 @@ def test_uneven_shots_are_padded_and_masked(
         assert torch.equal(together.query[task], alone.query[0])
 
 
+def test_tasks_number_their_classes_within_the_split(tiny: PackedImages) -> None:
+    """As the minibatches of pretraining do, so that a method can learn the training classes beside its tasks."""
+    sampler = EpisodeSampler.of_split(tiny, "val", EpisodeSpec(2, (1, 3), 2), 0)
+    batch = ImageTasks(tiny, sampler, PLAIN).load(range(5))
+    assert batch.support_mask is not None
+    assert batch.support_classes is not None
+    assert batch.query_classes is not None
+    own = tiny.splits["val"]
+    assert own[0] != 0  # the data set's own numbers are others
+    for task, episode in enumerate(sampler.batch(range(5))):
+        for classes, labels in (
+            (batch.support_classes, batch.support_labels),
+            (batch.query_classes, batch.query_labels),
+        ):
+            assert labels is not None
+            expected = [own.index(episode.classes[label]) for label in labels[task].tolist()]
+            assert classes[task].tolist() == expected
+    assert load_tasks(tiny, sampler.batch(range(2)), PLAIN).query_classes is None
+
+
 def test_augmentation_belongs_to_the_episode(tiny: PackedImages) -> None:
     sampler = EpisodeSampler.of_split(tiny, "train", EpisodeSpec(5, 1, 2), 0)
-    loader = TaskLoader(tiny, sampler, RANDOM, [], seed=7)
-    together = loader.load(range(10, 14))
+    tasks = ImageTasks(tiny, sampler, RANDOM, seed=7)
+    together = tasks.load(range(10, 14))
     for place, number in enumerate(range(10, 14)):
-        assert same(together.tasks(place, place + 1), loader.load([number]))
-    backwards = loader.load([13, 12, 11, 10])
+        assert same(together.tasks(place, place + 1), tasks.load([number]))
+    backwards = tasks.load([13, 12, 11, 10])
     assert torch.equal(backwards.query.flip(0), together.query)
-    other_seed = TaskLoader(tiny, sampler, RANDOM, [], seed=8).load(range(10, 14))
+    other_seed = ImageTasks(tiny, sampler, RANDOM, seed=8).load(range(10, 14))
     assert not torch.equal(other_seed.query, together.query)
     repeated = load_tasks(tiny, [sampler[0], sampler[0]], RANDOM, seed=7, numbers=[0, 1])
     assert not torch.equal(repeated.query[0], repeated.query[1])
@@ -93,13 +113,14 @@ def test_augmentation_belongs_to_the_episode(tiny: PackedImages) -> None:
 @pytest.mark.parametrize("pipeline", [PLAIN, RANDOM], ids=["plain", "random"])
 def test_prefetching_changes_nothing(tiny: PackedImages, pipeline: Pipeline) -> None:
     sampler = EpisodeSampler.of_split(tiny, "train", EpisodeSpec(4, (1, 3), 2), 0)
-    batches = [task_numbers(step, 3) for step in range(5)]
-    ahead, now = (list(TaskLoader(tiny, sampler, pipeline, batches, prefetch=depth)) for depth in (3, 0))
+    tasks = ImageTasks(tiny, sampler, pipeline)
+    batches = [range(3 * step, 3 * step + 3) for step in range(5)]
+    ahead, now = (list(prefetched(map(tasks.load, batches), depth)) for depth in (3, 0))
     assert len(ahead) == len(now) == 5
     assert all(same(one, other) for one, other in zip(ahead, now, strict=True))
-    again = TaskLoader(tiny, sampler, pipeline, batches)
-    assert all(same(one, other) for one, other in zip(again, again, strict=True))
-    resumed = TaskLoader(tiny, sampler, pipeline, (task_numbers(step, 3) for step in itertools.count(3)))
+    again = list(prefetched(map(tasks.load, batches), tasks.prefetch))
+    assert all(same(one, other) for one, other in zip(again, now, strict=True))
+    resumed = prefetched((tasks.load(range(3 * step, 3 * step + 3)) for step in itertools.count(3)), tasks.prefetch)
     for batch, expected in zip(resumed, now[3:], strict=False):
         assert same(batch, expected)
 
@@ -107,21 +128,19 @@ def test_prefetching_changes_nothing(tiny: PackedImages, pipeline: Pipeline) -> 
 @pytest.mark.parametrize("processes", [2, 3, 6])
 def test_the_shares_of_all_processes_make_up_the_meta_batch(tiny: PackedImages, processes: int) -> None:
     sampler = EpisodeSampler.of_split(tiny, "train", EpisodeSpec(4, 1, 2), 0)
-    loader = TaskLoader(tiny, sampler, RANDOM, [])
-    whole = loader.load(task_numbers(2, 6))
+    tasks, numbers = ImageTasks(tiny, sampler, RANDOM), range(12, 18)
+    whole = tasks.load(numbers)
     for rank in range(processes):
-        share = loader.load(task_numbers(2, 6, rank, processes))
+        share = tasks.load(numbers[rank::processes])
         assert torch.equal(share.query, whole.query[rank::processes])
-    with pytest.raises(SettingsError, match="6 tasks per meta-batch cannot be shared evenly by 4 processes"):
-        task_numbers(2, 6, 0, 4)
 
 
 def test_an_error_while_loading_reaches_the_loop(tiny: PackedImages) -> None:
     sampler = EpisodeSampler.of_split(tiny, "train", EpisodeSpec(4, 1, 2), 0)
-    loader = iter(TaskLoader(tiny, sampler, PLAIN, [[0], [-1]]))
-    assert len(next(loader)) == 1
+    batches = prefetched(map(ImageTasks(tiny, sampler, PLAIN).load, [[0], [-1]]), 2)
+    assert len(next(batches)) == 1
     with pytest.raises(DataError, match="numbered from 0"):
-        next(loader)
+        next(batches)
 
 
 def test_another_process_loads_the_same_tasks(tiny: PackedImages, tmp_path: Path) -> None:
@@ -129,13 +148,13 @@ def test_another_process_loads_the_same_tasks(tiny: PackedImages, tmp_path: Path
         writer.append(tiny.images, tiny.labels)
         packed = writer.finish(tiny.class_names, tiny.splits)
     sampler = EpisodeSampler.of_split(packed, "train", EpisodeSpec(4, (1, 3), 2), 0)
-    loader = TaskLoader(packed, sampler, RANDOM, [range(3)])
+    tasks = ImageTasks(packed, sampler, RANDOM)
     code = (
-        "import pickle, sys, numpy as np; batch, = pickle.load(sys.stdin.buffer)\n"
+        "import pickle, sys, numpy as np; batch = pickle.load(sys.stdin.buffer).load(range(3))\n"
         "np.save(sys.stdout.buffer, np.concatenate([batch.support.numpy(), batch.query.numpy()], axis=1))"
     )
-    answer = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(loader), capture_output=True, check=True)
-    here = loader.load(range(3))
+    answer = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(tasks), capture_output=True, check=True)
+    here = tasks.load(range(3))
     (tmp_path / "answer.npy").write_bytes(answer.stdout)
     there = np.load(tmp_path / "answer.npy")
     np.testing.assert_array_equal(there, torch.cat([here.support, here.query], dim=1).numpy())

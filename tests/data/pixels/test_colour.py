@@ -1,5 +1,7 @@
 """Colour changes are Pillow's, to the last bit of every byte."""
 
+import platform
+
 import numpy as np
 import pytest
 import torch
@@ -27,21 +29,30 @@ def draws(count: int, width: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(uniform_numbers(seed, "test", range(count), width))
 
 
-ENHANCERS = [
-    (colour.adjust_brightness, ImageEnhance.Brightness),
-    (colour.adjust_contrast, ImageEnhance.Contrast),
-    (colour.adjust_saturation, ImageEnhance.Color),
-]
+ENHANCERS = [ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color]
+
+
+def changed(images: Tensor, which: int, factors: Tensor) -> Tensor:
+    """One of the three changes alone, by these factors: of strength 1, a draw of half the factor gives the factor."""
+    strengths = [float(place == which) for place in range(3)]
+    numbers = torch.zeros(len(images), 4, dtype=torch.float64)
+    numbers[:, which] = factors.double() / 2
+    return colour.colour_jitter(images, *strengths, numbers)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("ours", "theirs"), ENHANCERS, ids=["brightness", "contrast", "saturation"])
-def test_colour_changes_are_pillows_exactly(ours, theirs, channels: int) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("which", range(3), ids=["brightness", "contrast", "saturation"])
+def test_colour_changes_are_pillows_exactly(which: int, channels: int) -> None:
     images = pictures(30, 17, 19, channels)
     factors = torch.linspace(0, 2, 30)
-    expected = [theirs(image).enhance(float(f)) for image, f in zip(images, factors, strict=True)]
-    assert torch.equal(ours(tensor(images), factors), tensor(expected))
-    floats = ours(tensor(images).double(), factors)
+    expected = [ENHANCERS[which](image).enhance(float(f)) for image, f in zip(images, factors, strict=True)]
+    difference = (changed(tensor(images), which, factors).int() - tensor(expected).int()).abs()
+    # Pillow for other processors than these may be compiled to round product and sum in one: a pixel in a thousand
+    # then loses another fraction.
+    same = platform.machine() in ("x86_64", "AMD64")
+    assert difference.max() <= (0 if same else 1)
+    assert difference.float().mean() < 0.001
+    floats = changed(tensor(images).double(), which, factors)
     assert floats.dtype == torch.float64
     assert (floats - tensor(expected)).abs().max() <= 1.51  # Pillow rounds the grey values and drops the fraction
 
@@ -55,7 +66,7 @@ def test_colour_jitter_is_the_three_changes_in_a_random_order() -> None:
         changed = image
         for which in orders[int(row[3] * 6)]:
             strength = (0.4, 0.3, 0.2)[which]
-            changed = ENHANCERS[which][1](changed).enhance(1 - strength + 2 * strength * row[which])
+            changed = ENHANCERS[which](changed).enhance(1 - strength + 2 * strength * row[which])
         expected.append(changed)
     assert (ours.int() - tensor(expected).int()).abs().max() <= 1  # factors are 32-bit here, 64-bit there
     assert (ours == tensor(expected)).float().mean() > 0.999

@@ -83,6 +83,15 @@ def split_folders(small: SmallSet, prefix: str = "", names: tuple[str, ...] = SP
     }
 
 
+def shared_class_folders(small: SmallSet, prefix: str = "") -> Files:
+    """For ordinary classification: the last image of every class in val, the others in train."""
+    return {
+        f"{prefix}{'val' if k == small.per_class - 1 else 'train'}/{name}/{name}_{k}.png": png(small.pixels(name, k))
+        for split in SPLITS
+        for name, k in small.items(split)
+    }
+
+
 def class_folders(small: SmallSet, prefix: str = "images/") -> Files:
     return {f"{prefix}{name}/{k}.png": png(small.pixels(name, k)) for s in SPLITS for name, k in small.items(s)}
 
@@ -212,6 +221,7 @@ def write() -> SimpleNamespace:
         csv_images=csv_images,
         split_folders=split_folders,
         class_folders=class_folders,
+        shared_class_folders=shared_class_folders,
         listed_class_folders=listed_class_folders,
         labelled_pickles=labelled_pickles,
         cache_pickles=cache_pickles,

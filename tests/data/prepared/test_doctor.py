@@ -7,6 +7,7 @@ import pytest
 
 from e3bm.data.inspect.doctor import doctor
 from e3bm.data.read.prepare import prepare
+from e3bm.data.store.packed import PackedImages
 from e3bm.errors import DataError
 
 KEYS = {"variant", "splits", "duplicate_groups", "duplicate_groups_across_splits", "unreadable", "advice"}
@@ -49,6 +50,62 @@ def test_variants_are_told_apart(tmp_path, write, variant):
     assert sum(count.images or 0 for count in report.splits.values()) == len(small.split_of) * small.per_class
     assert f"e3bm prepare {name} --source {path}" in report.advice
     assert not report.unreadable
+
+
+@pytest.mark.parametrize("name", ["miniimagenet", "fc100"])
+def test_split_folders_that_share_their_classes_are_no_few_shot_split(tmp_path, write, name):
+    """Public copies for ordinary classification: some images of every class in train, the others in val."""
+    small = write.small(name, per_class=3)
+    source = write.tree(tmp_path / "source", write.shared_class_folders(small, "copy/"))
+    report = see(source)
+    # CIFAR-FS and FC100 divide the same classes: nothing but the source's own split could tell them apart.
+    title = "miniimagenet" if name == "miniimagenet" else "cifar-fs or fc100"
+    assert report.variant == f"{title}: split folders that share their classes (folder)"
+    (warning,) = (finding for finding in report.findings if finding.startswith("Warning"))
+    assert "the folders train and val hold the same classes" in warning
+    assert "training would see the test classes" in warning
+    expected = {split: (len(small.classes(split)), 3 * len(small.classes(split))) for split in ("train", "val", "test")}
+    if name == "miniimagenet":
+        assert {split: (count.classes, count.images) for split, count in report.splits.items()} == expected
+    result = prepare(name, source, out=tmp_path / "out", workers=1)
+    assert {split: (part["classes"], part["images"]) for split, part in result.splits.items()} == expected
+    assert warning in result.notes
+    packed = PackedImages.open(result.path)
+    for place in range(0, len(packed), 17):
+        label = int(packed.labels[place])
+        k = int(np.searchsorted(packed.indices_of(label), place))
+        np.testing.assert_array_equal(packed.images[place], small.pixels(packed.class_names[label], k))
+
+
+def test_split_folders_that_share_some_classes_are_refused(tmp_path, write):
+    files = write.shared_class_folders(write.small("miniimagenet"))
+    first = sorted(files)[0]
+    source = write.tree(tmp_path / "source", {name: content for name, content in files.items() if name != first})
+    for look in (doctor, lambda path: prepare("miniimagenet", path, out=tmp_path / "out")):
+        with pytest.raises(DataError, match="is both in train and in val"):
+            look(source)
+
+
+@pytest.mark.parametrize("splits", [("train", "val"), ("val",), ("test",)])
+@pytest.mark.parametrize("labels", ["WordNet", "words"])
+def test_a_part_of_miniimagenet_is_not_taken_for_cifar(tmp_path, write, splits, labels):
+    """Both have 64, 16 and 20 classes; names tell them apart, or else the size of the images."""
+    small = write.small("miniimagenet")
+    files = {
+        name: content
+        for name, content in write.csv_images(small).items()
+        if name.startswith("images/") or any(name == f"split/{split}.csv" for split in splits)
+    }
+    if labels == "words":
+        for split in splits:
+            rows = files[f"split/{split}.csv"].decode().splitlines()
+            changed = [f"{row.split(',')[0]},bird {row.split(',')[1]}" for row in rows[1:]]
+            files[f"split/{split}.csv"] = "\n".join([rows[0], *changed]).encode()
+    report = see(write.tree(tmp_path / "source", files, "zip"))
+    assert report.variant == "miniimagenet: csv + images (zip)"
+    assert {split: count.classes for split, count in report.splits.items()} == {
+        split: len(small.classes(split)) for split in splits
+    }
 
 
 def test_ones_own_folder(photos):

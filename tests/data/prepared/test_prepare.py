@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +14,9 @@ from e3bm.data.read.prepare import prepare
 from e3bm.data.source import open_dataset
 from e3bm.data.store.packed import PackedImages
 from e3bm.errors import DataError, SettingsError
+from recorded_progress import Moment, RecordedProgress
 
-
-@pytest.fixture(autouse=True)
-def every_step_is_told(monkeypatch):
-    monkeypatch.setattr("e3bm.data.progress.SECONDS_BETWEEN", 0.0)
+PACKING = "packing images"
 
 
 def test_a_folder_of_ones_own(photos, tmp_path):
@@ -81,6 +80,11 @@ class Stop(BaseException):
     """An interruption."""
 
 
+def stop_after_500_images(moment: Moment) -> None:
+    if moment.stage == PACKING and moment.done >= 500:
+        raise Stop
+
+
 @pytest.fixture
 def many(tmp_path, write):
     return write.tree(tmp_path / "many", write.split_folders(write.small("fc100", per_class=12)), "zip")
@@ -88,20 +92,14 @@ def many(tmp_path, write):
 
 def test_an_interrupted_run_goes_on(many, tmp_path):
     whole = PackedImages.open(prepare("fc100", many, out=tmp_path / "whole", workers=1).path)
-    seen = []
-
-    def interrupt(progress):
-        seen.append(progress.done)
-        if progress.stage == "packing" and progress.done >= 500:
-            raise Stop
 
     with pytest.raises(Stop):
-        prepare("fc100", many, out=tmp_path / "out", workers=1, progress=interrupt)
+        prepare("fc100", many, out=tmp_path / "out", workers=1, progress=RecordedProgress(stop_after_500_images))
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "out.partial").is_dir()
-    events = []
-    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=events.append)
-    packing = [event for event in events if event.stage == "packing"]
+    progress = RecordedProgress()
+    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=progress)
+    packing = progress.of(PACKING)
     assert packing[0].done == 512
     assert packing[-1].done == packing[-1].total == 1200
     assert PackedImages.open(tmp_path / "out", verify=True).digest == whole.digest
@@ -112,26 +110,23 @@ def test_a_killed_run_goes_on(many, tmp_path):
     whole = PackedImages.open(prepare("fc100", many, out=tmp_path / "whole", workers=1).path)
     script = (
         "import os, sys; from pathlib import Path; from e3bm.data.read.prepare import prepare\n"
-        "import e3bm.data.progress; e3bm.data.progress.SECONDS_BETWEEN = 0.0\n"
-        "stop = lambda p: os._exit(9) if p.stage == 'packing' and p.done >= 700 else None\n"
-        "prepare('fc100', Path(sys.argv[1]), out=Path(sys.argv[2]), workers=1, progress=stop)"
+        "sys.path.insert(0, sys.argv[3]); from recorded_progress import RecordedProgress\n"
+        "stop = lambda moment: os._exit(9) if moment.stage == 'packing images' and moment.done >= 700 else None\n"
+        "prepare('fc100', Path(sys.argv[1]), out=Path(sys.argv[2]), workers=1, progress=RecordedProgress(stop))"
     )
-    died = subprocess.run([sys.executable, "-c", script, str(many), str(tmp_path / "out")], check=False)
+    arguments = [str(many), str(tmp_path / "out"), str(Path(__file__).parents[2])]
+    died = subprocess.run([sys.executable, "-c", script, *arguments], check=False)
     assert died.returncode == 9
     assert not (tmp_path / "out").exists()
-    events = []
-    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=events.append)
-    assert next(event for event in events if event.stage == "packing").done == 768
+    progress = RecordedProgress()
+    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=progress)
+    assert progress.of(PACKING)[0].done == 768
     assert PackedImages.open(tmp_path / "out", verify=True).digest == whole.digest
 
 
 def test_an_interrupted_run_of_another_source_starts_anew(many, tmp_path, write):
-    def interrupt(progress):
-        if progress.done >= 500:
-            raise Stop
-
     with pytest.raises(Stop):
-        prepare("fc100", many, out=tmp_path / "out", workers=1, progress=interrupt)
+        prepare("fc100", many, out=tmp_path / "out", workers=1, progress=RecordedProgress(stop_after_500_images))
     other = write.tree(tmp_path / "few", write.split_folders(write.small("fc100", per_class=2)), "zip")
     prepare("fc100", other, out=tmp_path / "out", workers=1)
     assert len(PackedImages.open(tmp_path / "out", verify=True)) == 200
@@ -144,12 +139,11 @@ def test_processes_pack_the_same(tmp_path, write):
     assert PackedImages.open(one.path).digest == PackedImages.open(two.path).digest
 
 
-def test_progress_tells_the_time_left(many, tmp_path):
-    events = []
-    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=events.append)
-    last = [event for event in events if event.stage == "packing"][-1]
-    assert (last.done, last.total, last.seconds_left) == (1200, 1200, 0)
-    assert last.unit == "images"
+def test_every_stage_is_told_to_its_end(many, tmp_path):
+    progress = RecordedProgress()
+    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=progress)
+    assert progress.of(PACKING)[-1] == Moment(PACKING, 1200, 1200)
+    assert progress.ended == ["looking through the source", PACKING]
 
 
 def break_some(photos):
@@ -195,9 +189,9 @@ def test_a_full_disk_keeps_what_is_done(many, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="No space left"):
         prepare("fc100", many, out=tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
-    events = []
-    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=events.append)
-    assert next(event for event in events if event.stage == "packing").done == 512
+    progress = RecordedProgress()
+    prepare("fc100", many, out=tmp_path / "out", workers=1, progress=progress)
+    assert progress.of(PACKING)[0].done == 512
 
 
 def test_too_little_space_is_seen_before_the_start(photos, tmp_path, monkeypatch):

@@ -42,7 +42,7 @@ def test_fc100_is_complete_and_right(fc100):
 def test_the_statistics_of_cifars_own_training_part(fc100):
     tree = open_tree(real("fc100.zip"))
     records = find_listing(registered_sources()["fc100"](), tree).records
-    chosen = [place for place in range(len(records)) if records.shown(place).split("/")[-1].startswith("train_")]
+    chosen = [place for place in range(len(records)) if records.name_of(place).split("/")[-1].startswith("train_")]
     tree.close()
     assert len(chosen) == 50_000
     levels = np.arange(256) / 255
@@ -86,6 +86,15 @@ def test_mini_imagenet_train_and_val(tmp_path):
     packed = open_dataset("miniImageNet", tmp_path)
     assert packed.image_shape == (84, 84, 3)
     assert packed.images.mean() / 255 == pytest.approx(0.453, abs=0.01)
+
+
+def test_the_doctor_knows_mini_imagenet_from_its_tables():
+    report = doctor(real("miniimagenet_trainval_100.zip"))
+    assert report.variant == "miniimagenet: csv + images (zip)"
+    assert report.as_json()["splits"] == {
+        "train": {"classes": 64, "images": 6_400},
+        "val": {"classes": 16, "images": 1_600},
+    }
 
 
 def test_bird_photos(tmp_path):

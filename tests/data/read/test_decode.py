@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from e3bm.data.read.decode import DecodeSettings, decode, fit, is_image_name
+from decoding_workers import dies, first_pixels
+from e3bm.data.read.decode import DecodeSettings, decode, fit_to_size, is_image_name
 from e3bm.data.read.decode_pool import decode_batch, decode_records, map_records
 from e3bm.data.read.records import MemoryRecords
 from e3bm.errors import DataError
@@ -149,17 +150,17 @@ def test_fit_scales_the_short_side_and_keeps_the_middle():
     wide = np.zeros((20, 60, 3), np.uint8)
     wide[:, 20:40] = 200
     for image in (wide, wide.transpose(1, 0, 2)):
-        found = fit(image, DecodeSettings(10))
+        found = fit_to_size(image, DecodeSettings(10))
         assert (found[1:-1, 1:-1] == 200).all()
         assert found.min() > 150
-    assert fit(wide, DecodeSettings(10, channels=1)).shape == (10, 10, 1)
+    assert fit_to_size(wide, DecodeSettings(10, channels=1)).shape == (10, 10, 1)
     same = np.random.default_rng(0).integers(0, 256, (10, 10, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(fit(same, DecodeSettings(10, accepted_sizes=(10,))), same)
-    np.testing.assert_array_equal(fit(same, DecodeSettings(10, reverse_channels=True)), same[..., ::-1])
-    np.testing.assert_array_equal(fit(same, DecodeSettings(10, invert=True)), 255 - same)
+    np.testing.assert_array_equal(fit_to_size(same, DecodeSettings(10, accepted_sizes=(10,))), same)
+    np.testing.assert_array_equal(fit_to_size(same, DecodeSettings(10, reverse_channels=True)), same[..., ::-1])
+    np.testing.assert_array_equal(fit_to_size(same, DecodeSettings(10, invert=True)), 255 - same)
     for bad in (wide, np.zeros((11, 11, 3), np.uint8)):
         with pytest.raises(DataError, match="expected 10 x 10"):
-            fit(bad, DecodeSettings(10, accepted_sizes=(10,)))
+            fit_to_size(bad, DecodeSettings(10, accepted_sizes=(10,)))
 
 
 def test_one_bad_image_does_not_stop_the_batch():
@@ -182,7 +183,7 @@ class EncodedList:
     def __len__(self):
         return len(self.images)
 
-    def shown(self, index):
+    def name_of(self, index):
         return str(index)
 
     def read(self, start=0):
@@ -192,22 +193,12 @@ class EncodedList:
         return (self.images[place] for place in places)
 
 
-def first_pixels(payloads):
-    return [decode(payload)[0, 0, 0] for payload in payloads]
-
-
 def test_processes_give_the_same_as_one():
     images = EncodedList([encoded(Image.new("RGB", (3, 3), (n % 256, 0, 0))) for n in range(2500)])
     alone = list(map_records(first_pixels, images, start=17))
     together = list(map_records(first_pixels, images, start=17, workers=2))
     assert alone == together
     assert [value for _, values in together for value in values] == [n % 256 for n in range(17, 2500)]
-
-
-def dies(payloads):
-    import os
-
-    os._exit(9)
 
 
 def test_a_dying_process_is_a_sentence():

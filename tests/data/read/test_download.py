@@ -14,6 +14,7 @@ from e3bm.data.read.download import download_all
 from e3bm.data.read.prepare import prepare
 from e3bm.data.source import Download
 from e3bm.errors import DataError, SettingsError
+from recorded_progress import Moment, RecordedProgress
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -80,11 +81,10 @@ def fetch(server, folder, checksum=MD5, **settings):
 
 
 def test_a_file_arrives_whole_and_once(server, tmp_path):
-    events = []
-    path = fetch(server, tmp_path / "deep" / "folder", progress=events.append)
+    progress = RecordedProgress()
+    path = fetch(server, tmp_path / "deep" / "folder", progress=progress)
     assert path.read_bytes() == CONTENT
-    assert events[-1].done == events[-1].total == len(CONTENT)
-    assert events[-1].unit == "bytes"
+    assert progress.moments[-1] == Moment("downloading file.bin (bytes)", len(CONTENT), len(CONTENT))
     assert fetch(server, tmp_path / "deep" / "folder") == path
     assert len(server.requests) == 1
     assert [one.name for one in path.parent.iterdir()] == ["file.bin"]

@@ -10,7 +10,15 @@ from PIL import Image
 from e3bm.data.layouts.base import KnownClasses, Layout
 from e3bm.data.layouts.folders import ClassFolders
 from e3bm.data.read.prepare import prepare
-from e3bm.data.source import SOURCES, DataSource, SourceCard, SplitCount, open_dataset, plain_name, registered_sources
+from e3bm.data.source import (
+    SOURCES,
+    DataSource,
+    SourceCard,
+    SplitCount,
+    open_dataset,
+    registered_name,
+    registered_sources,
+)
 from e3bm.data.store.format import SPLIT_NAMES
 
 
@@ -32,7 +40,7 @@ def test_contract(name):
     known = source.known_classes()
     assert set(known.split_of.values()) in (set(), set(SPLIT_NAMES))
     assert set(known.by_number) in (set(), set(known.split_of))
-    assert plain_name(name.upper().replace("-", "_")) == name
+    assert registered_name(name.upper().replace("-", "_")) == name
 
 
 def test_glyphs_need_no_preparation(tmp_path):

@@ -6,9 +6,9 @@ import torch
 
 from e3bm.data.store.features import FeatureCache, FeatureTasks, embed_images, feature_key
 from e3bm.errors import DataError
+from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone
 from e3bm.runs.engine import Engine
-from e3bm.runs.progress import Silent
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
 from small_runs import settings
 
@@ -159,6 +159,12 @@ def test_uneven_shots_are_padded_and_masked(prepared, small_data):
     batch = load(data, sampler, backbone)[0].load(range(6))
     counts = [len(sampler[number].support) for number in range(6)]
     assert batch.support_mask.sum(1).tolist() == counts
+    members = data.images.splits["train"]
+    for task in range(6):
+        classes, labels = sampler[task].classes, batch.support_labels[task].tolist()
+        assert batch.support_classes[task].tolist() == [members.index(classes[label]) for label in labels]
+        labels = batch.query_labels[task].tolist()
+        assert batch.query_classes[task].tolist() == [members.index(classes[label]) for label in labels]
     assert len(set(counts)) > 1
 
 

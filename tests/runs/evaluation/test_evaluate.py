@@ -5,10 +5,10 @@ import torch
 
 from e3bm.core.learner import DirectLearner
 from e3bm.methods import NearestMean, ReadyFeatures
+from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource, evaluate
-from e3bm.runs.progress import Silent
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.train import build_tasks
 from small_runs import settings

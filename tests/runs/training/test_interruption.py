@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from e3bm.interruption import Interrupted, stop_politely
+from e3bm.progress import Silent
 from e3bm.runs.folder.checkpoint import Checkpoints
-from e3bm.runs.progress import Interrupted, Silent, stop_politely
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train import run_train
 from small_runs import assert_same_run, flags, pretrain_settings, settings, words
@@ -58,9 +59,9 @@ def test_a_signal_at_the_last_step_is_no_interruption(small_data, tmp_path):
 
 
 def test_a_second_signal_is_taken_at_its_word():
-    with stop_politely() as wish:
+    with stop_politely() as request:
         signal.raise_signal(signal.SIGINT)
-        assert wish.stop
+        assert request.made
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -69,8 +70,8 @@ def test_outside_the_main_thread_there_is_nothing_to_catch():
     seen = []
 
     def work():
-        with stop_politely() as wish:
-            seen.append(wish.stop)
+        with stop_politely() as request:
+            seen.append(request.made)
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from e3bm.errors import CheckpointError, DivergenceError
+from e3bm.interruption import Interrupted, time_limit
+from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
 from e3bm.runs.folder.checkpoint import Checkpoints
-from e3bm.runs.progress import Interrupted, Silent, time_limit
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.meta_train import meta_step
 from e3bm.runs.training.optimisers import build_optimiser

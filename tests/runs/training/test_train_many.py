@@ -2,10 +2,10 @@ import pytest
 
 import small_runs
 from e3bm.errors import CheckpointError, SettingsError
+from e3bm.interruption import Interrupted
 from e3bm.paper.export import export_run
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
-from e3bm.runs.progress import Interrupted
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.training import train_many as module
 from e3bm.runs.training.train_many import Job, finished, seconds_of, train_many
@@ -83,7 +83,7 @@ def test_a_run_that_needs_another_waits_for_it(small_data, tmp_path):
     assert train_many(jobs) == [tmp_path / "uses", source]
 
 
-def test_a_wish_to_stop_is_not_the_end_of_the_time(small_data, tmp_path, monkeypatch):
+def test_a_request_to_stop_is_not_the_end_of_the_time(small_data, tmp_path, monkeypatch):
     def stop(*arguments):
         raise Interrupted("Stopped.")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, stage_callback
+from e3bm.cli.console import parse, print_json, progress_here
 
 SIZES_SHOWN = 5
 
@@ -29,11 +29,7 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "doctor", about)
     from e3bm.data.inspect.doctor import doctor
 
-    progress = progress_here()
-    try:
-        report = doctor(options.path, workers=options.workers, progress=stage_callback(progress))
-    finally:
-        progress.end()
+    report = doctor(options.path, workers=options.workers, progress=progress_here())
     if options.json:
         print_json(report.as_json())
         return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, stage_callback
+from e3bm.cli.console import parse, print_json, progress_here
 
 if TYPE_CHECKING:
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -47,11 +47,7 @@ def run(words: Sequence[str]) -> int:
 
     check_target(options.out)
     model = FewShotClassifier(options.backbone, pipeline=options.pipeline, recall=options.recall, prior=options.prior)
-    progress = progress_here()
-    try:
-        model.fit(options.photos, skip_unreadable=options.skip_unreadable, progress=stage_callback(progress))
-    finally:
-        progress.end()
+    model.fit(options.photos, skip_unreadable=options.skip_unreadable, progress=progress_here())
     model.save(options.out, keep_support=not options.drop_support)
     if options.json:
         print_json(_as_json(model, options.out))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, stage_callback
+from e3bm.cli.console import parse, print_json, progress_here
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,18 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "prepare", about)
     from e3bm.data.read.prepare import prepare
 
-    progress = progress_here()
-    try:
-        made = prepare(
-            options.name,
-            options.source or None,
-            folder=options.folder,
-            download=options.download,
-            workers=options.workers,
-            on_broken=options.on_broken,
-            image_size=options.image_size,
-            seed=options.seed,
-            allow_other_counts=options.allow_other_counts,
-            progress=stage_callback(progress),
-        )
-    finally:
-        progress.end()
+    made = prepare(
+        options.name,
+        options.source or None,
+        folder=options.folder,
+        download=options.download,
+        workers=options.workers,
+        on_broken=options.on_broken,
+        image_size=options.image_size,
+        seed=options.seed,
+        allow_other_counts=options.allow_other_counts,
+        progress=progress_here(),
+    )
     if options.json:
         print_json(made.as_json())
         return 0

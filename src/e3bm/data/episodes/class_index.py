@@ -1,4 +1,4 @@
-"""Which positions of a data set belong to which class: all that episodes depend on, without a single pixel."""
+"""Which positions of a data set belong to which class: all that is needed to draw its episodes again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from e3bm.errors import DataError
 
 @dataclass(frozen=True)
 class ClassIndex:
-    """The labels of a data set as runs of equal ones, and its splits: a few lines where the images are gigabytes."""
+    """A data set's splits, and its labels as runs of equal ones: enough to draw its episodes without its images."""
 
     name: str
     digest: str
@@ -26,7 +26,7 @@ class ClassIndex:
 
     @classmethod
     def of(cls, images: ImageSet) -> "ClassIndex":
-        """The index of a data set that is at hand."""
+        """The index of an opened data set."""
         classes = [number for members in images.splits.values() for number in members]
         labels = np.full(len(images), -1, np.int64)
         for number in classes:
@@ -64,7 +64,7 @@ class ClassIndex:
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """0-59 60 62: consecutive numbers joined, their order kept."""
+    """Numbers as text such as ``0-59 62``: consecutive ones are joined, the order is kept."""
     words: list[list[int]] = []
     for number in numbers:
         if words and number == words[-1][1] + 1:

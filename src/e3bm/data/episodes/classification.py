@@ -1,6 +1,5 @@
-"""Many-shot minibatches for pretraining: every epoch's order and augmentation has its address."""
+"""Minibatches for pretraining; order and augmentation depend on seed, epoch and place only, so a run can resume."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +7,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from e3bm.data.episodes.loader import prefetched
 from e3bm.data.episodes.randomness import random_words, uniform_numbers
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.store.image_set import ImageSet
@@ -87,7 +85,3 @@ class ClassificationBatches:
         numbers = uniform_numbers(self.seed, f"augment/epoch/{epoch}", places, self.pipeline.draws)
         draws = torch.from_numpy(numbers[share])
         return LabelledBatch(self.pipeline(pixels, draws, self.dtype), torch.from_numpy(self._labels[chosen]))
-
-    def epoch(self, epoch: int, start: int = 0, prefetch: int = 2) -> Iterator[LabelledBatch]:
-        """The batches of an epoch from number ``start``, made ahead in the background."""
-        return prefetched((self.batch(epoch, index) for index in range(start, len(self))), prefetch)

@@ -35,7 +35,7 @@ def uniform_numbers(
     return (random_words(seed, stream, addresses, width) >> np.uint64(11)) * 2.0**-53
 
 
-def below(words: UInt64[np.ndarray, "*shape"], bound: np.ndarray | int) -> UInt64[np.ndarray, "*shape"]:
+def integers_below(words: UInt64[np.ndarray, "*shape"], bound: np.ndarray | int) -> UInt64[np.ndarray, "*shape"]:
     """Whole numbers in 0..bound-1; the bias is below bound / 2^32."""
     return ((words >> HALF) * np.asarray(bound, np.uint64)) >> HALF
 

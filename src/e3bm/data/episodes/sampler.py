@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 
 import numpy as np
-from jaxtyping import UInt64
+import torch
+from jaxtyping import Int64, UInt64
+from torch import Tensor
 
 from e3bm.core.episode import EpisodeIndex, EpisodeSpec
-from e3bm.data.episodes.randomness import below, random_words, shuffled
+from e3bm.data.episodes.randomness import integers_below, random_words, shuffled
 from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError
 
@@ -32,6 +34,7 @@ class EpisodeSampler:
         """``positions`` gives for every class number of the split the positions of its images in the data set."""
         self.spec, self.seed, self.stream = spec, seed, stream
         self.classes = tuple(positions)
+        self._place_of = {number: place for place, number in enumerate(self.classes)}
         self._per_class = spec.shot_range[1] + spec.queries
         if spec.ways > len(self.classes):
             raise DataError(
@@ -80,7 +83,7 @@ class EpisodeSampler:
         pick, order, shots_drawn, pick_images, order_images, order_queries = parts
         chosen = _without_replacement(pick, order, np.full(count, len(self.classes)))
         rows = chosen.astype(np.int64).reshape(-1)  # one row per way of every episode
-        shots = low + below(shots_drawn, high - low + 1).astype(np.int64)
+        shots = low + integers_below(shots_drawn, high - low + 1).astype(np.int64)
         shape = (count * ways, self._per_class)
         local = _without_replacement(pick_images.reshape(shape), order_images.reshape(shape), self._counts[rows])
         images = self._positions[self._starts[rows][:, None] + local.astype(np.int64)].reshape(count, ways, -1)
@@ -96,6 +99,10 @@ class EpisodeSampler:
             real = (np.arange(high) < shots[:, :, None]).reshape(count, -1).tolist()
             columns[1:3] = [list(map(tuple, map(compress, column, real))) for column in columns[1:3]]
         return [EpisodeIndex(*map(tuple, record)) for record in zip(*columns, strict=True)]
+
+    def split_classes(self, episodes: Sequence[EpisodeIndex]) -> Int64[Tensor, "T W"]:
+        """For every way of every episode, the place of its class among all classes of the split, 0..C-1."""
+        return torch.tensor([[self._place_of[number] for number in episode.classes] for episode in episodes])
 
 
 def episodes_hash(sampler: EpisodeSampler, count: int, block: int = 256) -> str:
@@ -122,7 +129,7 @@ def _without_replacement(
     # Floyd's algorithm: the k-th draw is from 0..top, and top itself steps in where the draw was taken before;
     # this needs m draws whatever the count. Its set is uniform, its order is not: hence the shuffle.
     top = (counts - size + np.arange(size)[:, None]).astype(np.uint32)
-    drawn = below(pick.T, top + np.uint64(1)).astype(np.uint32)
+    drawn = integers_below(pick.T, top + np.uint64(1)).astype(np.uint32)
     for k in range(1, size):
         taken = np.logical_or.reduce(drawn[:k] == drawn[k])
         np.copyto(drawn[k], top[k], where=taken)

@@ -15,76 +15,16 @@ from e3bm.data.source import (
     SourceCard,
     data_folder,
     open_dataset,
-    plain_name,
+    registered_name,
     registered_sources,
 )
 from e3bm.data.store.format import CLASSES_FILE, IMAGES_FILE, LABELS_FILE, lock_folder
 from e3bm.data.store.packed import GROWING_LABELS_FILE, PROGRESS_FILE, PackedImages
 from e3bm.errors import DataError, SettingsError
 
-# What lies in the folder of prepared data sets, and what of it is ours to remove.
-
-
 DOWNLOADS = "downloads"
 OUR_FILES = frozenset({CLASSES_FILE, IMAGES_FILE, LABELS_FILE, REPORT_FILE, GROWING_LABELS_FILE, PROGRESS_FILE})
 ItemKind = Literal["prepared", "unfinished", "left over", "download"]
-
-
-@dataclass(frozen=True)
-class CacheItem:
-    """A folder or file that this package has written."""
-
-    name: str
-    kind: ItemKind
-    path: Path
-    size: int
-    """Bytes on disk."""
-
-
-def cache_items(folder: Path) -> list[CacheItem]:
-    """Everything of ours in the folder; whatever holds a file that we did not write is passed over."""
-    try:
-        return sorted(_items(folder), key=lambda item: (item.kind, item.name)) if folder.is_dir() else []
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror}.") from error
-
-
-def _items(folder: Path) -> Iterator[CacheItem]:
-    for path in folder.iterdir():
-        if path.is_symlink() or not path.is_dir():
-            continue
-        if path.name == DOWNLOADS:
-            for place in path.iterdir():
-                if place.is_dir() and not place.is_symlink():
-                    yield CacheItem(place.name, "download", place, _size(place))
-            continue
-        names = {name.removesuffix(".new") for name in os.listdir(path)}
-        if not names <= OUR_FILES:
-            continue
-        if path.suffix == ".partial":
-            yield CacheItem(path.stem, "unfinished", path, _size(path))
-        elif path.suffix == ".retired":
-            yield CacheItem(path.stem, "left over", path, _size(path))
-        elif CLASSES_FILE in names:
-            yield CacheItem(path.name, "prepared", path, _size(path))
-
-
-def remove_item(item: CacheItem) -> None:
-    """Free an item's space; one that another process is writing stays and is an error."""
-    lock = lock_folder(item.path) if item.kind == "unfinished" else -1
-    try:
-        shutil.rmtree(item.path)
-    except OSError as error:
-        raise DataError(f"{item.path} cannot be removed: {error.strerror}.") from error
-    finally:
-        if lock >= 0:
-            os.close(lock)
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 State = Literal["in the package", "prepared", "unfinished", "damaged", "not there"]
 
 
@@ -109,7 +49,7 @@ class DatasetEntry:
     advice: str
 
     def as_json(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """The record as plain values, for JSON."""
         return asdict(self)
 
 
@@ -121,6 +61,17 @@ class Catalogue:
     chosen_by: str
     """Which of setting, variable and default named the folder."""
     entries: tuple[DatasetEntry, ...]
+
+
+@dataclass(frozen=True)
+class CacheItem:
+    """A folder or file that this package has written."""
+
+    name: str
+    kind: ItemKind
+    path: Path
+    size: int
+    """Bytes on disk."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +88,7 @@ class CacheReport:
         return sum(item.size for item in self.removed)
 
     def as_json(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """The record as plain values, for JSON."""
         items = [{**asdict(item), "path": str(item.path), "removed": item in self.removed} for item in self.items]
         return {"folder": str(self.folder), "items": items, "freed": self.freed}
 
@@ -145,28 +96,13 @@ class CacheReport:
 def known_datasets(folder: Path | None = None) -> Catalogue:
     """The registered data sets, then those of the user's own that are prepared."""
     place = data_folder(folder)
-    sizes: dict[tuple[str, str], int] = {(item.kind, item.name): item.size for item in cache_items(place)}
+    sizes: dict[tuple[str, str], int] = {(item.kind, item.name): item.size for item in _cache_items(place)}
     sources = registered_sources()
     entries = [_entry(name, sources[name]().card, place, sizes) for name in sources if name != OWN_FOLDER]
     own = sorted(name for kind, name in sizes if kind == "prepared" and name not in sources)
     own_card = sources[OWN_FOLDER]().card
     entries += [_entry(name, own_card, place, sizes) for name in own]
     return Catalogue(place, _chosen_by(folder), tuple(entries))
-
-
-def clean_cache(folder: Path | None = None, names: Sequence[str] = (), *, remove: bool = False) -> CacheReport:
-    """What the folder of prepared data sets holds; with ``remove`` all of it, or what is named, is freed."""
-    place = data_folder(folder)
-    wanted = {plain_name(name) for name in names}
-    items = cache_items(place)
-    missing = sorted(wanted - {item.name for item in items})
-    if missing:
-        raise SettingsError(f"There is no data set '{missing[0]}' in {place}; nothing was removed.")
-    chosen = [item for item in items if not wanted or item.name in wanted]
-    if remove:
-        for item in chosen:
-            remove_item(item)
-    return CacheReport(place, tuple(items), tuple(chosen) if remove else ())
 
 
 def _chosen_by(folder: Path | None) -> str:
@@ -224,3 +160,62 @@ def _advice(name: str, state: State, downloadable: bool) -> str:
     again = " again, it goes on where it stopped" if state == "unfinished" else ""
     download = f", or 'e3bm prepare {name} --download'" if downloadable else ""
     return f"run 'e3bm prepare {name} --source PATH'{download}{again}"
+
+
+def clean_cache(folder: Path | None = None, names: Sequence[str] = (), *, remove: bool = False) -> CacheReport:
+    """What the folder of prepared data sets holds; with ``remove`` all of it, or what is named, is freed."""
+    place = data_folder(folder)
+    wanted = {registered_name(name) for name in names}
+    items = _cache_items(place)
+    missing = sorted(wanted - {item.name for item in items})
+    if missing:
+        raise SettingsError(f"There is no data set '{missing[0]}' in {place}; nothing was removed.")
+    chosen = [item for item in items if not wanted or item.name in wanted]
+    if remove:
+        for item in chosen:
+            _remove_item(item)
+    return CacheReport(place, tuple(items), tuple(chosen) if remove else ())
+
+
+def _cache_items(folder: Path) -> list[CacheItem]:
+    """Everything of ours in the folder; whatever holds a file that we did not write is passed over."""
+    try:
+        return sorted(_items(folder), key=lambda item: (item.kind, item.name)) if folder.is_dir() else []
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror}.") from error
+
+
+def _items(folder: Path) -> Iterator[CacheItem]:
+    for path in folder.iterdir():
+        if path.is_symlink() or not path.is_dir():
+            continue
+        if path.name == DOWNLOADS:
+            for place in path.iterdir():
+                if place.is_dir() and not place.is_symlink():
+                    yield CacheItem(place.name, "download", place, _size(place))
+            continue
+        names = {name.removesuffix(".new") for name in os.listdir(path)}
+        if not names <= OUR_FILES:
+            continue
+        if path.suffix == ".partial":
+            yield CacheItem(path.stem, "unfinished", path, _size(path))
+        elif path.suffix == ".retired":
+            yield CacheItem(path.stem, "left over", path, _size(path))
+        elif CLASSES_FILE in names:
+            yield CacheItem(path.name, "prepared", path, _size(path))
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _remove_item(item: CacheItem) -> None:
+    """Free an item's space; one that another process is writing stays and is an error."""
+    lock = lock_folder(item.path) if item.kind == "unfinished" else -1
+    try:
+        shutil.rmtree(item.path)
+    except OSError as error:
+        raise DataError(f"{item.path} cannot be removed: {error.strerror}.") from error
+    finally:
+        if lock >= 0:
+            os.close(lock)

@@ -12,38 +12,13 @@ from jaxtyping import Int64, UInt8
 from e3bm.data.inspect.recognise import Recognised, recognise
 from e3bm.data.inspect.survey import PixelStatistics, Survey, survey
 from e3bm.data.layouts.base import NO_SPLIT, Listing
-from e3bm.data.progress import ProgressCallback
-from e3bm.data.read.decode_pool import Broken
+from e3bm.data.read.decode_pool import BrokenImage
 from e3bm.data.read.plan import compare_counts
 from e3bm.data.read.records import MemoryRecords
 from e3bm.data.source import OWN_FOLDER, SourceCard, SplitCount, registered_sources
 from e3bm.data.store.format import CLASSES_FILE
 from e3bm.data.store.packed import PackedImages
-
-# Exact duplicates: images with the same pixels, inside a split and across splits.
-
-
-@dataclass(frozen=True)
-class Duplicates:
-    """Groups of places at which the same image lies."""
-
-    groups: tuple[tuple[int, ...], ...]
-    across_splits: tuple[tuple[int, ...], ...]
-    """Those whose members are not all in one split."""
-
-
-def find_duplicates(
-    places: Int64[np.ndarray, " n"], digests: UInt8[np.ndarray, "n bytes"], splits: Sequence[str]
-) -> Duplicates:
-    """Groups of two or more places with the same digest; ``splits`` gives the split of every place."""
-    keys = np.ascontiguousarray(digests).view(f"V{digests.shape[1]}").reshape(-1)
-    order = np.argsort(keys, kind="stable")
-    ends = np.flatnonzero(keys[order][1:] != keys[order][:-1]) + 1
-    runs = [run for run in np.split(order, ends) if len(run) > 1] if len(order) else []
-    groups = sorted(tuple(sorted(places[run].tolist())) for run in runs)
-    across = tuple(group for group in groups if len({splits[place] for place in group}) > 1)
-    return Duplicates(tuple(groups), across)
-
+from e3bm.progress import Progress, Silent
 
 CLEARLY_OFF = 0.02
 """A difference in mean or deviation, from 0 to 1, that another sample of the same data would not show."""
@@ -68,7 +43,7 @@ class DoctorReport:
     duplicate_groups_across_splits: int
     duplicates: tuple[tuple[str, ...], ...]
     """The first groups by the names of their images, those across splits before the others."""
-    unreadable: tuple[Broken, ...]
+    unreadable: tuple[BrokenImage, ...]
     sizes: dict[str, int]
     """How many images have which size, the commonest first."""
     statistics: dict[str, PixelStatistics]
@@ -90,8 +65,9 @@ class DoctorReport:
         }
 
 
-def doctor(path: Path | Sequence[Path], *, workers: int = 2, progress: ProgressCallback | None = None) -> DoctorReport:
+def doctor(path: Path | Sequence[Path], *, workers: int = 2, progress: Progress | None = None) -> DoctorReport:
     """Look at every image of a data set, packed or not, and report."""
+    progress = progress or Silent()
     given = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     if len(given) == 1 and (given[0] / CLASSES_FILE).is_file():
         return _prepared(given[0], progress)
@@ -111,7 +87,7 @@ def doctor(path: Path | Sequence[Path], *, workers: int = 2, progress: ProgressC
         found.tree.close()
 
 
-def _prepared(path: Path, progress: ProgressCallback | None) -> DoctorReport:
+def _prepared(path: Path, progress: Progress) -> DoctorReport:
     packed = PackedImages.open(path, verify=True)
     split_of = {number: split for split, members in packed.splits.items() for number in members}
     homes = tuple(split_of[number] for number in range(len(packed.class_names)))
@@ -140,7 +116,7 @@ def _report(
 ) -> DoctorReport:
     counts = listing.class_counts
     homes = [listing.class_splits[label] for label in listing.labels.tolist()]
-    same = find_duplicates(seen.readable, seen.digests, homes)
+    same = _find_duplicates(seen.readable, seen.digests, homes)
     inside = [group for group in same.groups if group not in set(same.across_splits)]
     named = [*same.across_splits, *inside][:GROUPS_NAMED]
     small, large = int(counts.argmin()), int(counts.argmax())
@@ -156,7 +132,7 @@ def _report(
         findings=tuple(findings),
         duplicate_groups=len(same.groups),
         duplicate_groups_across_splits=len(same.across_splits),
-        duplicates=tuple(tuple(listing.records.shown(place) for place in group) for group in named),
+        duplicates=tuple(tuple(listing.records.name_of(place) for place in group) for group in named),
         unreadable=seen.unreadable,
         sizes={f"{width} x {height}": count for (width, height), count in sizes},
         statistics=seen.statistics,
@@ -215,3 +191,25 @@ def _advice(found: Recognised, given: list[Path], seen: Survey, other_counts: bo
 def _own_name(path: Path) -> str:
     stem = path.name.split(".")[0] or path.resolve().name
     return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in stem).strip("-") or "photos"
+
+
+@dataclass(frozen=True)
+class _Duplicates:
+    """Groups of places at which the same image lies."""
+
+    groups: tuple[tuple[int, ...], ...]
+    across_splits: tuple[tuple[int, ...], ...]
+    """Those whose members are not all in one split."""
+
+
+def _find_duplicates(
+    places: Int64[np.ndarray, " n"], digests: UInt8[np.ndarray, "n bytes"], splits: Sequence[str]
+) -> _Duplicates:
+    """Groups of two or more places with the same digest; ``splits`` gives the split of every place."""
+    keys = np.ascontiguousarray(digests).view(f"V{digests.shape[1]}").reshape(-1)
+    order = np.argsort(keys, kind="stable")
+    ends = np.flatnonzero(keys[order][1:] != keys[order][:-1]) + 1
+    runs = [run for run in np.split(order, ends) if len(run) > 1] if len(order) else []
+    groups = sorted(tuple(sorted(places[run].tolist())) for run in runs)
+    across = tuple(group for group in groups if len({splits[place] for place in group}) > 1)
+    return _Duplicates(tuple(groups), across)

@@ -1,17 +1,23 @@
-"""Which data set lies here, in which form: every known one is tried, and the best fit wins."""
+"""Finds out which data set a folder or archive holds, and in which form, by trying every known one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e3bm.data.layouts.base import NO_SPLIT, KnownClasses, Listing
+import numpy as np
+
+from e3bm.data.layouts.base import NO_SPLIT, KnownClasses, Listing, split_word
 from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree
+from e3bm.data.read.decode import image_size
 from e3bm.data.read.file_tree import FileTree
+from e3bm.data.read.records import Payload
 from e3bm.data.source import EMBEDDED, OWN_FOLDER, DataSource, SourceCard, registered_sources
 from e3bm.errors import DataError
 
 LEAST_KNOWN, LEAST_COVERED = 0.9, 0.5
-"""A known data set has nearly only classes of its own, and at least half of them."""
+"""A known data set has nearly only classes of its own, and at least half of those in the splits that are there."""
+SIZES_LOOKED_AT = 16
+"""How many images are asked for their size where classes have no known names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +34,7 @@ class Recognised:
 
 
 def recognise(paths: Sequence[Path]) -> Recognised:
-    """What the paths hold; the caller closes the tree."""
+    """The data set at these paths that fits best; the caller closes its tree."""
     tree = open_tree(paths)
     try:
         found = _best(tree)
@@ -51,7 +57,8 @@ def _best(tree: FileTree) -> Recognised | None:
     errors: list[DataError] = []
     for name, source in _known_sources():
         try:
-            scored += [(_score(listing, source), name, source, listing) for listing in _first_listing(source, tree)]
+            found = _first_listing(source, tree)
+            scored += [(_score(listing, name, source), name, source, listing) for listing in found]
         except DataError as error:
             errors.append(error)
     best = max((score for score, *_ in scored), default=0.0)
@@ -72,7 +79,7 @@ def _best(tree: FileTree) -> Recognised | None:
 
 
 def _best_with_archives(paths: Sequence[Path], tree: FileTree) -> Recognised | None:
-    """A folder that holds a data set still packed."""
+    """The best fit among the archives in a folder, for a data set that was never unpacked."""
     archives = [name for name in tree.names if name.lower().endswith(ARCHIVE_SUFFIXES)]
     if len(archives) == 1:
         return _best(open_tree(tree.where / archives[0]))
@@ -114,18 +121,22 @@ def _own_listing(own: DataSource, tree: FileTree, errors: list[DataError]) -> It
         except DataError as error:
             errors.append(error)
             continue
-        if listing is not None:
+        # Folders named train and val are parts of a data set, even where what is in them cannot be used.
+        if listing is not None and not all(map(split_word, listing.class_names)):
             yield listing
             return
 
 
-def _score(listing: Listing, source: DataSource) -> float:
+def _score(listing: Listing, name: str, source: DataSource) -> float:
     """How well a listing fits a data set, 0 if it does not."""
     split_of = source.known_classes().split_of
-    known = [place for place, name in enumerate(listing.class_names) if name in split_of]
+    known = [place for place, one in enumerate(listing.class_names) if one in split_of]
     if not listing.names_known or not known:
-        return _score_counts(listing, source.card)
-    share, covered = len(known) / len(listing.class_names), len(known) / max(len(split_of), 1)
+        return 0.0 if _named_by_another(listing, name) else _score_counts(listing, source.card)
+    # Of a copy with one split only, no more than that split's classes can be expected.
+    there = set(listing.class_splits) - {NO_SPLIT}
+    expected = sum(split in there for split in split_of.values()) or len(split_of)
+    share, covered = len(known) / len(listing.class_names), min(len(known) / expected, 1.0)
     telling = len(source.layouts) == 1
     if share < LEAST_KNOWN or (covered < LEAST_COVERED and not telling):
         return 0.0
@@ -134,14 +145,42 @@ def _score(listing: Listing, source: DataSource) -> float:
     return 1.0 + share * covered + (agreeing / len(stated) if stated else 1.0)
 
 
+def _named_by_another(listing: Listing, name: str) -> bool:
+    """Whether the classes are those of another data set, so that equal numbers of them prove nothing."""
+    if not listing.names_known:
+        return False
+    for other, source in _known_sources():
+        split_of = source.known_classes().split_of if other != name else {}
+        if sum(one in split_of for one in listing.class_names) >= LEAST_KNOWN * len(listing.class_names):
+            return True
+    return False
+
+
 def _score_counts(listing: Listing, card: SourceCard) -> float:
-    """For classes without names: sizes and numbers must be the published ones."""
-    shape = listing.records.pixel_shape
-    if shape is not None and card.accepted_sizes and shape[0] not in card.accepted_sizes:
-        return 0.0
+    """For classes without known names: the size of the images and the numbers of classes must be the published ones."""
     found = listing.split_counts()
     if NO_SPLIT in found or not card.published:
         return 0.0
-    fits = [found[split][0] == card.published[split].classes for split in found]
-    exact = [found[split][1] == card.published[split].images for split in found]
-    return (1.0 if all(exact) else 0.5) if all(fits) else 0.0
+    if not all(found[split][0] == card.published[split].classes for split in found) or not _size_fits(listing, card):
+        return 0.0
+    return 1.0 if all(found[split][1] == card.published[split].images for split in found) else 0.5
+
+
+def _size_fits(listing: Listing, card: SourceCard) -> bool:
+    """Whether the images have one of the sizes in which the data set is handed round."""
+    if not card.accepted_sizes:
+        return True
+    shape = listing.records.pixel_shape
+    if shape is not None:
+        return shape[0] in card.accepted_sizes
+    places = np.unique(np.linspace(0, len(listing.records) - 1, SIZES_LOOKED_AT).astype(int)).tolist()
+    sizes = [_size_of(payload) for payload in listing.records.pick(places)]
+    return all(width == height and width in card.accepted_sizes for width, height in filter(None, sizes))
+
+
+def _size_of(payload: Payload) -> tuple[int, int] | None:
+    """Width and height of an encoded image by its header, None if it cannot be read."""
+    try:
+        return image_size(payload) if isinstance(payload, bytes) else None
+    except DataError:
+        return None

@@ -1,4 +1,4 @@
-"""One look at every pixel of a source: which images are unreadable, which are the same, how large and how bright."""
+"""Decodes every image of a source once: which are unreadable, and the digests, sizes and brightness of the others."""
 
 import hashlib
 from collections import Counter
@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 
 from e3bm.data.layouts.base import Listing
-from e3bm.data.progress import ProgressCallback, Reporter
-from e3bm.data.read.decode_pool import Broken, map_records, pixels_of
+from e3bm.data.read.decode_pool import BrokenImage, map_records, pixels_of
 from e3bm.data.read.records import Payload
 from e3bm.errors import DataError
+from e3bm.progress import Progress, stage
 
 DIGEST_BYTES = 16
 
@@ -30,12 +30,12 @@ class PixelStatistics:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the look found."""
+    """What was found by decoding every image once."""
 
     readable: Int64[np.ndarray, " n"]
     """Places of the images that can be decoded."""
     digests: UInt8[np.ndarray, "n 16"]
-    unreadable: tuple[Broken, ...]
+    unreadable: tuple[BrokenImage, ...]
     sizes: dict[tuple[int, int], int]
     """How many images have which width and height."""
     statistics: dict[str, PixelStatistics]
@@ -52,7 +52,7 @@ class _Measured:
     squares: Float64[np.ndarray, "n C"]
 
 
-def measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
+def _measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
     """Digest, size and sums of some images."""
     digests: list[bytes] = []
     kept: list[int] = []
@@ -84,22 +84,22 @@ def measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
     )
 
 
-def survey(listing: Listing, channels: int, workers: int, progress: ProgressCallback | None) -> Survey:
-    """Decode every image once, keeping 16 bytes of each."""
+def survey(listing: Listing, channels: int, workers: int, progress: Progress) -> Survey:
+    """Decode every image once; of each, only a digest of 16 bytes, its size and its sums are kept."""
     records = listing.records
-    reporter = Reporter(progress, "looking at every image", len(records))
     home = np.array(listing.class_splits)[listing.labels]
     digests: list[bytes] = []
     readable: list[np.ndarray] = []
-    unreadable: list[Broken] = []
+    unreadable: list[BrokenImage] = []
     sizes: Counter[tuple[int, int]] = Counter()
     totals: dict[str, np.ndarray] = {}
-    with closing(map_records(partial(measure, channels), records, 0, workers)) as batches:
+    batches = map_records(partial(_measure, channels), records, 0, workers)
+    with closing(batches), stage(progress, "looking at every image", len(records)):
         for first, batch in batches:
             places = first + np.array(batch.kept, np.int64)
             digests.append(batch.digests)
             readable.append(places)
-            unreadable += [Broken(records.shown(first + place), reason) for place, reason in batch.broken]
+            unreadable += [BrokenImage(records.name_of(first + place), reason) for place, reason in batch.broken]
             sizes.update(batch.sizes)
             pixels = np.array([width * height for width, height in batch.sizes], np.float64)
             for split in np.unique(home[places]) if len(places) else ():
@@ -107,7 +107,7 @@ def survey(listing: Listing, channels: int, workers: int, progress: ProgressCall
                 counts = [chosen.sum(), pixels[chosen].sum()]
                 grown = np.concatenate([counts, batch.sums[chosen].sum(0), batch.squares[chosen].sum(0)])
                 totals[str(split)] = totals.get(str(split), 0) + grown
-            reporter.at(first + len(batch.kept) + len(batch.broken))
+            progress.advance(first + len(batch.kept) + len(batch.broken))
     if totals:
         totals["all"] = np.sum(list(totals.values()), axis=0)
     packed = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)

@@ -1,1 +1,1 @@
-"""The forms in which people have their data: one mechanism a file, shared by all data sets."""
+"""The forms in which data sets are handed round, shared by all sources."""

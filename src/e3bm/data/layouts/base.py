@@ -1,4 +1,4 @@
-"""What a layout is, and the names under which splits go."""
+"""What a layout is and what it finds: every image of a source, its class, and the split of each class."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +13,33 @@ from e3bm.data.read.records import FileRecords, JoinedRecords, Records
 from e3bm.data.store.format import SPLIT_NAMES
 from e3bm.errors import DataError
 
-# What a layout finds: the images, the class of each, and the split of each class.
-
-
 NO_SPLIT = "all"
 """The split of a class of which nobody said where it belongs."""
+SPLIT_WORDS = {
+    "train": "train",
+    "train_train": "train",
+    "train_phase_train": "train",
+    "meta_train": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "meta_val": "val",
+    "test": "test",
+    "meta_test": "test",
+}
+"""How folders and files name the three splits, with dashes written as underscores."""
+SPLIT_IN_NAME = re.compile(
+    r"(?:^|[_\-.])(train_phase_train|train_phase_val|train_phase_test|train|val|valid|validation|test)(?=[_\-.]|$)"
+)
+
+
+@dataclass(frozen=True)
+class KnownClasses:
+    """What a data set knows of its own classes; empty for a folder of one's own."""
+
+    split_of: Mapping[str, str] = field(default_factory=dict)
+    by_number: tuple[str, ...] = ()
+    """Class names in the order of the numbers that pickles use, where there is such an order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,79 +86,6 @@ class Listing:
         return replace(self, notes=(*self.notes, *notes))
 
 
-def class_order(classes: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(split, class) pairs in the order in which classes are numbered: train, val, test, and by name in each."""
-    pairs = sorted(classes, key=lambda pair: ((*SPLIT_NAMES, NO_SPLIT).index(pair[0]), pair[1]))
-    home: dict[str, str] = {}
-    for split, name in pairs:
-        if name in home:
-            raise DataError(
-                f"Class '{name}' is both in {home[name]} and in {split}; a class belongs to one split, remove one."
-            )
-        home[name] = split
-    return pairs
-
-
-def files_listing(
-    layout: str, tree: FileTree, files: Mapping[tuple[str, str], Sequence[str]], notes: Sequence[str] = ()
-) -> Listing:
-    """A listing of image files, given the files of each (split, class)."""
-    pairs = class_order(files)
-    if tree.sequential:
-        number_of = {name: number for number, pair in enumerate(pairs) for name in files[pair]}
-        names = [name for name in tree.names if name in number_of]
-        labels = np.array([number_of[name] for name in names], np.int64)
-    else:
-        names = [name for pair in pairs for name in sorted(files[pair])]
-        labels = np.repeat(np.arange(len(pairs)), [len(files[pair]) for pair in pairs]).astype(np.int64)
-    splits, classes = tuple(split for split, _ in pairs), tuple(name for _, name in pairs)
-    return Listing(layout, classes, splits, labels, FileRecords(tree, names), tuple(notes))
-
-
-def arrays_listing(
-    layout: str,
-    parts: Sequence[tuple[Sequence[tuple[str, str]], Records]],
-    *,
-    notes: Sequence[str] = (),
-    names_known: bool = True,
-    red_first: bool = True,
-) -> Listing:
-    """A listing of stored arrays, given the (split, class) of each image of each part."""
-    pairs = class_order({pair for members, _ in parts for pair in members})
-    number_of = {pair: number for number, pair in enumerate(pairs)}
-    labels = np.array([number_of[pair] for members, _ in parts for pair in members], np.int64)
-    records = JoinedRecords(tuple(records for _, records in parts))
-    splits, classes = tuple(split for split, _ in pairs), tuple(name for _, name in pairs)
-    return Listing(layout, classes, splits, labels, records, tuple(notes), names_known, red_first)
-
-
-SPLIT_WORDS = {
-    "train": "train",
-    "train_train": "train",
-    "train_phase_train": "train",
-    "meta_train": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "meta_val": "val",
-    "test": "test",
-    "meta_test": "test",
-}
-"""How folders and files name the three splits, with dashes written as underscores."""
-SPLIT_IN_NAME = re.compile(
-    r"(?:^|[_\-.])(train_phase_train|train_phase_val|train_phase_test|train|val|valid|validation|test)(?=[_\-.]|$)"
-)
-
-
-@dataclass(frozen=True)
-class KnownClasses:
-    """What a data set knows of its own classes; empty for a folder of one's own."""
-
-    split_of: Mapping[str, str] = field(default_factory=dict)
-    by_number: tuple[str, ...] = ()
-    """Class names in the order of the numbers that pickles use, where there is such an order."""
-
-
 @runtime_checkable
 class Layout(Protocol):
     """A way in which images, classes and splits can be arranged in files."""
@@ -166,3 +115,49 @@ def split_in_file_name(name: str) -> str | None:
     stem = name.rsplit("/", maxsplit=1)[-1].lower()
     found = SPLIT_IN_NAME.search(stem)
     return SPLIT_WORDS.get(found.group(1)) if found else None
+
+
+def files_listing(
+    layout: str, tree: FileTree, files: Mapping[tuple[str, str], Sequence[str]], notes: Sequence[str] = ()
+) -> Listing:
+    """A listing of image files, given the files of each (split, class)."""
+    pairs = _class_order(files)
+    if tree.sequential:
+        number_of = {name: number for number, pair in enumerate(pairs) for name in files[pair]}
+        names = [name for name in tree.names if name in number_of]
+        labels = np.array([number_of[name] for name in names], np.int64)
+    else:
+        names = [name for pair in pairs for name in sorted(files[pair])]
+        labels = np.repeat(np.arange(len(pairs)), [len(files[pair]) for pair in pairs]).astype(np.int64)
+    splits, classes = tuple(split for split, _ in pairs), tuple(name for _, name in pairs)
+    return Listing(layout, classes, splits, labels, FileRecords(tree, names), tuple(notes))
+
+
+def arrays_listing(
+    layout: str,
+    parts: Sequence[tuple[Sequence[tuple[str, str]], Records]],
+    *,
+    notes: Sequence[str] = (),
+    names_known: bool = True,
+    red_first: bool = True,
+) -> Listing:
+    """A listing of stored arrays, given the (split, class) of each image of each part."""
+    pairs = _class_order({pair for members, _ in parts for pair in members})
+    number_of = {pair: number for number, pair in enumerate(pairs)}
+    labels = np.array([number_of[pair] for members, _ in parts for pair in members], np.int64)
+    records = JoinedRecords(tuple(records for _, records in parts))
+    splits, classes = tuple(split for split, _ in pairs), tuple(name for _, name in pairs)
+    return Listing(layout, classes, splits, labels, records, tuple(notes), names_known, red_first)
+
+
+def _class_order(classes: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(split, class) pairs in the order in which classes are numbered: train, val, test, and by name in each."""
+    pairs = sorted(classes, key=lambda pair: ((*SPLIT_NAMES, NO_SPLIT).index(pair[0]), pair[1]))
+    home: dict[str, str] = {}
+    for split, name in pairs:
+        if name in home:
+            raise DataError(
+                f"Class '{name}' is both in {home[name]} and in {split}; a class belongs to one split, remove one."
+            )
+        home[name] = split
+    return pairs

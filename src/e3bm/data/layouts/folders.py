@@ -1,4 +1,4 @@
-"""Images in folders named after their classes, with or without folders for the splits."""
+"""Image files whose folders or tables say their classes, with or without splits."""
 
 import csv
 import io
@@ -14,12 +14,22 @@ from e3bm.errors import DataError
 FilesByClass = dict[tuple[str, str], list[str]]
 Place = tuple[str, ...]
 LARGEST_LIST = 1 << 20
+LARGEST_TABLE = 256 << 20
+COLUMNS = ("filename", "label")
+# The parts named small1 and small2 repeat some characters of the others.
+DRAWING = re.compile(r"(?:^|.*/)([^/]+)/(character\d+)/[^/]+\.png$", re.IGNORECASE)
+REPEATED_PART = re.compile(r"_small\d?/", re.IGNORECASE)
 
 
 class SplitFolders:
-    """One folder for each split, in it one for each class."""
+    """One folder for each split, and in it one folder for each class.
+
+    Where all split folders hold the same classes they divide the images of each class, as a copy for ordinary
+    classification does. Of a data set whose standard split is known, the folders of a class are then put together.
+    """
 
     name, example = "split folders", "train|val|test/<class>/<image>"
+    shared_name = "split folders that share their classes"
 
     def find(self, tree: FileTree, known: KnownClasses) -> Listing | None:
         """Look for the split folders at any depth, but in one place only."""
@@ -48,7 +58,36 @@ class SplitFolders:
         place = tuple(prefix.split("/")) if prefix else ()
         named = {parts[: len(place) + 2] for parts in _below(tree, place, 2) if split_word(parts[len(place)])}
         _refuse_empty(tree, named, {tuple(names[0].split("/")[: len(place) + 2]) for names in files.values()})
-        return files_listing(self.name, tree, files, _left_out(tree, files))
+        notes = _left_out(tree, files)
+        if _share_their_classes(files) and _mostly_known(files, known.split_of):
+            folders = " and ".join(sorted({name.split("/")[len(place)] for names in files.values() for name in names}))
+            warning = (
+                f"Warning: the folders {folders} hold the same classes, so they are no few-shot split: used as one, "
+                "training would see the test classes. The images of each class were put together, and the classes "
+                "divided by the standard list."
+            )
+            return files_listing(self.shared_name, tree, _put_together(files, known.split_of), [*notes, warning])
+        return files_listing(self.name, tree, files, notes)
+
+
+def _share_their_classes(files: FilesByClass) -> bool:
+    """Whether there are two or more splits, and every class is in all of them."""
+    splits, classes = {split for split, _ in files}, {name for _, name in files}
+    return len(splits) > 1 and len(files) == len(splits) * len(classes)
+
+
+def _mostly_known(files: FilesByClass, split_of: Mapping[str, str]) -> bool:
+    """Whether most of the classes are on the data set's own list."""
+    classes = {name for _, name in files}
+    return 2 * len(classes & split_of.keys()) > len(classes)
+
+
+def _put_together(files: FilesByClass, split_of: Mapping[str, str]) -> FilesByClass:
+    """The images of each class from all splits, in the split that the standard list names."""
+    together: FilesByClass = defaultdict(list)
+    for (_, name), members in files.items():
+        together[split_of.get(name, NO_SPLIT), name] += members
+    return together
 
 
 class ClassFolders:
@@ -157,14 +196,6 @@ def _left_out(tree: FileTree, files: FilesByClass) -> list[str]:
     return [f"{rest:,} images outside of these folders were left out."] if rest else []
 
 
-# Omniglot's own form: a folder for each alphabet, in it one for each character.
-
-
-# The parts named small1 and small2 repeat some characters of the others.
-DRAWING = re.compile(r"(?:^|.*/)([^/]+)/(character\d+)/[^/]+\.png$", re.IGNORECASE)
-REPEATED_PART = re.compile(r"_small\d?/", re.IGNORECASE)
-
-
 class AlphabetFolders:
     """images_background and images_evaluation, unpacked or as zips; a class is a character of an alphabet."""
 
@@ -191,13 +222,6 @@ class AlphabetFolders:
             if re.search(r"/character\d+$", "/" + folder) and folder not in drawn and not REPEATED_PART.search(folder):
                 raise DataError(f"The character folder '{folder}' in {tree.where} holds no image; fetch it again.")
         return files_listing(self.name, tree, files)
-
-
-# Tables of file names and labels, one for each split, beside a folder of images.
-
-
-LARGEST_TABLE = 256 << 20
-COLUMNS = ("filename", "label")
 
 
 class CsvImages:

@@ -1,0 +1,1 @@
+"""What is done to pixels between the packed bytes and the model: augmentation and normalisation."""

@@ -20,7 +20,7 @@ CROP_TRIES = 10
 RESIZED_CROP_DRAWS = 2 * CROP_TRIES + 2
 
 
-def resize_to(images: Images, height: int, width: int, filter: str = "bilinear") -> Shaped[Tensor, "N C h w"]:
+def _resize_to(images: Images, height: int, width: int, filter: str = "bilinear") -> Shaped[Tensor, "N C h w"]:
     """Resize with a filter that widens when shrinking, as Pillow does."""
     if images.shape[2:] == (height, width):
         return images
@@ -32,7 +32,7 @@ def resize(images: Images, size: int, filter: str = "bilinear") -> Shaped[Tensor
     """Resize so that the shorter side has ``size`` pixels, keeping proportions."""
     height, width = images.shape[2:]
     short = min(height, width)
-    return resize_to(images, size * height // short, size * width // short, filter)
+    return _resize_to(images, size * height // short, size * width // short, filter)
 
 
 def centre_crop(images: Images, size: int) -> Shaped[Tensor, "N C {size} {size}"]:
@@ -90,7 +90,7 @@ def resized_crops(
 ) -> Shaped[Tensor, "N C {size} {size}"]:
     """Cut every image's own box and resize it to ``size`` x ``size``."""
     pieces = [
-        resize_to(images[n : n + 1, :, top : top + height, left : left + width], size, size, filter)
+        _resize_to(images[n : n + 1, :, top : top + height, left : left + width], size, size, filter)
         for n, (top, left, height, width) in enumerate(boxes.tolist())
     ]
     return torch.cat(pieces) if pieces else images.new_empty((0, images.shape[1], size, size))

@@ -23,21 +23,6 @@ IMAGES_AT_A_TIME = 8  # a few images at a time stay in the processor's cache fro
 LUMA = (19595.0, 38470.0, 7471.0)
 
 
-def adjust_brightness(images: Images, factor: Factor) -> Images:
-    """Towards black (0), unchanged (1), brighter (above 1)."""
-    return _images(_brightness(_values(_pixels(images)), factor, images.dtype == torch.uint8), images)
-
-
-def adjust_contrast(images: Images, factor: Factor) -> Images:
-    """Towards the image's mean grey (0), unchanged (1), stronger (above 1)."""
-    return _images(_contrast(_values(_pixels(images)), factor, images.dtype == torch.uint8), images)
-
-
-def adjust_saturation(images: Images, factor: Factor) -> Images:
-    """Towards grey (0), unchanged (1), more colourful (above 1)."""
-    return _images(_saturation(_values(_pixels(images)), factor, images.dtype == torch.uint8), images)
-
-
 def colour_jitter(
     images: Images, brightness: float, contrast: float, saturation: float, draws: Float64[Tensor, "N 4"]
 ) -> Images:
@@ -60,16 +45,19 @@ def colour_jitter(
 
 
 def _brightness(values: Values, factor: Factor, whole: bool) -> Values:
+    """Towards black (0), unchanged (1), brighter (above 1)."""
     return _cut(values.mul_(factor[:, None, None]), whole)
 
 
 def _contrast(values: Values, factor: Factor, whole: bool) -> Values:
+    """Towards the image's mean grey (0), unchanged (1), stronger (above 1)."""
     mean = _luma(values, whole)[..., :1].to(torch.float64).mean(dim=(1, 2), keepdim=True)
     mean = (mean + 0.5).floor() if whole else mean
     return _blend(values, mean.to(values.dtype), factor, whole)
 
 
 def _saturation(values: Values, factor: Factor, whole: bool) -> Values:
+    """Towards grey (0), unchanged (1), more colourful (above 1)."""
     return values if values.shape[2] == 1 else _blend(values, _luma(values, whole), factor, whole)
 
 
@@ -87,9 +75,9 @@ def _luma(values: Values, whole: bool) -> Values:
     return total.add_(32768).mul_(1 / 65536).floor_() if whole else total.mul_(1 / 65536)
 
 
-def _blend(values: Values, plain: Float[Tensor, "N #pixels #C"], factor: Factor, whole: bool) -> Values:
-    """plain + factor (value - plain), in place."""
-    return _cut(values.sub_(plain).mul_(factor[:, None, None]).add_(plain), whole)
+def _blend(values: Values, base: Float[Tensor, "N #pixels #C"], factor: Factor, whole: bool) -> Values:
+    """base + factor (value - base), in place."""
+    return _cut(values.sub_(base).mul_(factor[:, None, None]).add_(base), whole)
 
 
 def _cut(values: Values, whole: bool) -> Values:

@@ -12,8 +12,6 @@ from e3bm.data.pixels import augment, colour
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
 
-# The normalisations in use in the field, by name; each result states which one it used.
-
 
 @dataclass(frozen=True)
 class Normalisation:

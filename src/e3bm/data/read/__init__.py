@@ -1,0 +1,1 @@
+"""From files and archives, read in place, to a packed data set."""

@@ -27,36 +27,67 @@ from e3bm.data.read.file_tree import (
 )
 from e3bm.errors import DataError
 
-# What no archive of images does: names that escape, sizes that explode, content that is cut short.
-
-
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
+FOREIGN_SUFFIXES = (".rar", ".7z", ".zst", ".gz", ".bz2", ".xz")
+COMPRESSIONS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 # Pixels never shrink this much; what does is a few bytes made to fill a memory.
 LARGEST_RATIO, RATIO_MATTERS_FROM = 200, 64 << 20
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, NotImplementedError)
 
 
-def refuse_bomb(path: Path, name: str, packed: int, full: int) -> None:
-    """Stop where a few bytes would grow as no image does."""
-    if full > RATIO_MATTERS_FROM and full > LARGEST_RATIO * max(packed, 1):
+def open_tree(paths: Path | Sequence[Path], archive_patterns: Sequence[str] = ()) -> FileTree:
+    """What the user pointed at, as one tree: a folder, an archive, a file, or several of them.
+
+    A folder that holds archives whose names fit ``archive_patterns`` is read as if they were unpacked in it.
+    """
+    given = [paths] if isinstance(paths, Path) else list(paths)
+    if not given:
+        raise DataError("No source was given; name a folder or an archive.")
+    trees: list[FileTree] = []
+    try:
+        for path in given:
+            trees += [_open_one(path)]
+        folders = [tree for tree in trees if tree.kind == "folder"]
+        inner = [tree.where / name for tree in folders for name in tree.names if _fits(name, archive_patterns)]
+        for path in inner:
+            trees += [_open_one(path)]
+        return trees[0] if len(trees) == 1 else MergedTree(given[0], trees)
+    except DataError:
+        for tree in trees:
+            tree.close()
+        raise
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    file = name.rsplit("/", maxsplit=1)[-1].lower()
+    return file.endswith(ARCHIVE_SUFFIXES) and any(fnmatch(file, pattern) for pattern in patterns)
+
+
+def _open_one(path: Path) -> FileTree:
+    try:
+        if path.is_dir():
+            return FolderTree(path)
+        if not path.exists():
+            raise DataError(f"{path} does not exist; give the folder or archive that holds the data.")
+        if not path.is_file():
+            raise DataError(f"{path} is neither a file nor a folder; give the folder or archive that holds the data.")
+        with path.open("rb") as file:
+            start = file.read(512)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    name = path.name.lower()
+    if not start:
+        raise DataError(f"{path} is empty; fetch it again.")
+    if start.startswith(b"PK") and not name.endswith(".npz"):
+        return ZipTree(path)
+    if start[257:262] == b"ustar" or name.endswith(".tar") or any(start.startswith(magic) for magic in COMPRESSIONS):
+        return TarTree(path)
+    if name.endswith((*ARCHIVE_SUFFIXES, *FOREIGN_SUFFIXES)):
         raise DataError(
-            f"'{name}' in {path} would grow from {packed:,} to {full:,} bytes, as no image does; "
-            "the archive is refused as a decompression bomb."
+            f"{path} is not an archive that can be read (it begins with {start[:4]!r}); expected a zip or tar file, "
+            "so fetch it again or pack it as one."
         )
-
-
-def check_length(path: Path, name: str, content: bytes, size: int) -> bytes:
-    """The content, if it is as long as the archive says."""
-    if len(content) != size:
-        raise DataError(f"'{name}' in {path} is cut short: {len(content)} of {size} bytes; fetch the archive again.")
-    return content
-
-
-def damaged(path: Path, kind: str, error: BaseException) -> DataError:
-    """The error for an archive that is cut short or is something else."""
-    return DataError(f"{path} is damaged or not a {kind} file ({str(error).rstrip('.')}); fetch it again.")
-
-
-# A zip file read in place, one member at a time.
+    return SingleFile(path)
 
 
 class ZipTree:
@@ -111,7 +142,7 @@ class ZipTree:
                 content = file.read(size) if size else b""
         except (*READ_ERRORS, RuntimeError) as error:
             raise DataError(f"'{name}' in {self.where} is damaged: {error}.") from error
-        return check_length(self.where, name, content, size)
+        return _check_length(self.where, name, content, size)
 
     def open(self, name: str) -> BufferedIOBase:
         return io.BufferedReader(cast(io.RawIOBase, self._zip.open(self._members[name])), 1 << 18)
@@ -144,12 +175,6 @@ def _check_zip_member(member: zipfile.ZipInfo, name: str, path: Path) -> None:
     refuse_bomb(path, name, member.compress_size, member.file_size)
 
 
-# A tar file read in place, plain or compressed.
-
-
-COMPRESSIONS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-
-
 class TarTree:
     """A tar file, plain or compressed; a compressed one is listed and read in its stored order."""
 
@@ -157,7 +182,7 @@ class TarTree:
 
     def __init__(self, path: Path) -> None:
         self.where = path
-        self._file, self.sequential = _open_plain(path)
+        self._file, self.sequential = _open_uncompressed(path)
         self._places: dict[str, tuple[int, int]] = {}
         try:
             self.folders, self._fingerprint = self._list()
@@ -197,11 +222,11 @@ class TarTree:
             content = self._file.read(size)
         except READ_ERRORS as error:
             raise DataError(f"'{name}' in {self.where} is damaged: {error}.") from error
-        return check_length(self.where, name, content, size)
+        return _check_length(self.where, name, content, size)
 
     def open(self, name: str) -> BufferedIOBase:
         offset, size = self._places[name]
-        return io.BufferedReader(_Window(_open_plain(self.where)[0], offset, size), 1 << 18)
+        return io.BufferedReader(_Window(_open_uncompressed(self.where)[0], offset, size), 1 << 18)
 
     def fingerprint(self) -> str:
         return self._fingerprint
@@ -259,7 +284,7 @@ def _tar_members(path: Path, file: BufferedIOBase) -> Iterator[tarfile.TarInfo]:
         raise tarfile.ReadError("its end mark is missing, so files are lost")
 
 
-def _open_plain(path: Path) -> tuple[BufferedIOBase, bool]:
+def _open_uncompressed(path: Path) -> tuple[BufferedIOBase, bool]:
     """The tar stream without its compression, and whether it was compressed."""
     with path.open("rb") as file:
         start = file.read(8)
@@ -269,60 +294,22 @@ def _open_plain(path: Path) -> tuple[BufferedIOBase, bool]:
     return path.open("rb"), False
 
 
-ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
-FOREIGN_SUFFIXES = (".rar", ".7z", ".zst", ".gz", ".bz2", ".xz")
-
-
-def open_tree(paths: Path | Sequence[Path], archive_patterns: Sequence[str] = ()) -> FileTree:
-    """What the user pointed at, as one tree: a folder, an archive, a file, or several of them.
-
-    A folder that holds archives whose names fit ``archive_patterns`` is read as if they were unpacked in it.
-    """
-    given = [paths] if isinstance(paths, Path) else list(paths)
-    if not given:
-        raise DataError("No source was given; name a folder or an archive.")
-    trees: list[FileTree] = []
-    try:
-        for path in given:
-            trees += [_open_one(path)]
-        folders = [tree for tree in trees if tree.kind == "folder"]
-        inner = [tree.where / name for tree in folders for name in tree.names if _fits(name, archive_patterns)]
-        for path in inner:
-            trees += [_open_one(path)]
-        return trees[0] if len(trees) == 1 else MergedTree(given[0], trees)
-    except DataError:
-        for tree in trees:
-            tree.close()
-        raise
-
-
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    file = name.rsplit("/", maxsplit=1)[-1].lower()
-    return file.endswith(ARCHIVE_SUFFIXES) and any(fnmatch(file, pattern) for pattern in patterns)
-
-
-def _open_one(path: Path) -> FileTree:
-    try:
-        if path.is_dir():
-            return FolderTree(path)
-        if not path.exists():
-            raise DataError(f"{path} does not exist; give the folder or archive that holds the data.")
-        if not path.is_file():
-            raise DataError(f"{path} is neither a file nor a folder; give the folder or archive that holds the data.")
-        with path.open("rb") as file:
-            start = file.read(512)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    name = path.name.lower()
-    if not start:
-        raise DataError(f"{path} is empty; fetch it again.")
-    if start.startswith(b"PK") and not name.endswith(".npz"):
-        return ZipTree(path)
-    if start[257:262] == b"ustar" or name.endswith(".tar") or any(start.startswith(magic) for magic in COMPRESSIONS):
-        return TarTree(path)
-    if name.endswith((*ARCHIVE_SUFFIXES, *FOREIGN_SUFFIXES)):
+def refuse_bomb(path: Path, name: str, packed: int, full: int) -> None:
+    """Stop where a few bytes would grow as no image does."""
+    if full > RATIO_MATTERS_FROM and full > LARGEST_RATIO * max(packed, 1):
         raise DataError(
-            f"{path} is not an archive that can be read (it begins with {start[:4]!r}); expected a zip or tar file, "
-            "so fetch it again or pack it as one."
+            f"'{name}' in {path} would grow from {packed:,} to {full:,} bytes, as no image does; "
+            "the archive is refused as a decompression bomb."
         )
-    return SingleFile(path)
+
+
+def _check_length(path: Path, name: str, content: bytes, size: int) -> bytes:
+    """The content, if it is as long as the archive says."""
+    if len(content) != size:
+        raise DataError(f"'{name}' in {path} is cut short: {len(content)} of {size} bytes; fetch the archive again.")
+    return content
+
+
+def damaged(path: Path, kind: str, error: BaseException) -> DataError:
+    """The error for an archive that is cut short or is something else."""
+    return DataError(f"{path} is damaged or not a {kind} file ({str(error).rstrip('.')}); fetch it again.")

@@ -18,6 +18,7 @@ from e3bm.errors import DataError
 
 BLOCK_BYTES = 1 << 22
 LARGEST_WHOLE_ARRAY = 256 << 20
+LONGEST_HEADER = 10_000
 
 
 class PickleFile:
@@ -26,10 +27,10 @@ class PickleFile:
     def __init__(self, tree: FileTree, name: str) -> None:
         self.tree, self.name = tree, name
         with tree.open(name) as file:
-            self.content: Any = unpickle(file, tree.size(name), self.shown)
+            self.content: Any = unpickle(file, tree.size(name), self.location)
 
     @property
-    def shown(self) -> str:
+    def location(self) -> str:
         """The name for messages."""
         return f"'{self.name}' in {self.tree.where}"
 
@@ -43,30 +44,30 @@ class PickleFile:
         """A value read completely: an array as numpy's, a long byte string as bytes, anything else as it is."""
         if isinstance(value, StoredBytes):
             with self.tree.open(self.name) as file:
-                return b"".join(stored_blocks(file, value, self.shown))
+                return b"".join(stored_blocks(file, value, self.location))
         if not isinstance(value, StoredArray):
             return value
         if isinstance(value.content, list):
             return value.content
         size = int(np.prod(value.shape, dtype=object)) * value.dtype.itemsize
         if size > LARGEST_WHOLE_ARRAY:
-            raise DataError(f"{self.shown} holds labels of {size:,} bytes, more than any known data set has.")
+            raise DataError(f"{self.location} holds labels of {size:,} bytes, more than any known data set has.")
         return np.frombuffer(self.whole(value.content), value.dtype).reshape(value.shape)
 
     def rows(self, array: StoredArray, start: int = 0) -> Iterator[Shaped[np.ndarray, "..."]]:
         """The array's entries along its first dimension, one after another, a block of the file at a time."""
         if isinstance(array.content, list):
-            raise DataError(f"{self.shown} holds a list of objects where an array of numbers was expected.")
+            raise DataError(f"{self.location} holds a list of objects where an array of numbers was expected.")
         row_shape, count = array.shape[1:], array.shape[0]
         row_bytes = int(np.prod(row_shape)) * array.dtype.itemsize
         if row_bytes == 0:
-            raise DataError(f"{self.shown} holds images of shape {row_shape}, which have no pixels.")
+            raise DataError(f"{self.location} holds images of shape {row_shape}, which have no pixels.")
         if isinstance(array.content, bytes):
             yield from np.frombuffer(array.content, array.dtype).reshape(array.shape)[start:]
             return
         with self.tree.open(self.name) as file:
-            blocks = stored_blocks(file, array.content, self.shown, start * row_bytes)
-            yield from cut_rows(blocks, array.dtype, (count - start, *row_shape), self.shown)
+            blocks = stored_blocks(file, array.content, self.location, start * row_bytes)
+            yield from _cut_rows(blocks, array.dtype, (count - start, *row_shape), self.location)
 
     def rows_at(self, array: StoredArray, places: Sequence[int]) -> Iterator[Shaped[np.ndarray, "..."]]:
         """Some of the array's entries, at ascending places."""
@@ -76,37 +77,71 @@ class PickleFile:
             yield from (row for place, row in enumerate(self.rows(array)) if place in wanted)
             return
         with self.tree.open(self.name) as file:
-            yield from seek_rows(file, content.offset, array, places, self.shown)
+            yield from _seek_rows(file, content.offset, array, places, self.location)
 
 
-def seek_rows(
-    file: BufferedIOBase, offset: int, array: StoredArray, places: Sequence[int], shown: str
-) -> Iterator[Shaped[np.ndarray, "..."]]:
-    """Rows at ascending places of an array that begins at an offset of a stream."""
-    row_bytes = int(np.prod(array.shape[1:])) * array.dtype.itemsize
-    try:
-        for place in places:
-            file.seek(offset + place * row_bytes)
-            yield np.frombuffer(file.read(row_bytes), array.dtype).reshape(array.shape[1:])
-    except (*READ_ERRORS, ValueError) as error:
-        raise DataError(f"{shown} is damaged ({error}); fetch it again.") from error
+class NpzArray:
+    """One named array of a .npz file; arrays of Python objects are refused, for they are pickles."""
+
+    def __init__(self, tree: FileTree, name: str, key: str) -> None:
+        self.tree, self.name, self.key = tree, name, key
+        self.array = StoredArray()
+        try:
+            with tree.open(name) as file, zipfile.ZipFile(file) as archive:
+                member = f"{key}.npy"
+                if member not in archive.namelist():
+                    found = ", ".join(archive.namelist()[:5]) or "nothing"
+                    raise DataError(f"{self.location} holds {found}, expected an array named '{key}'.")
+                about = archive.getinfo(member)
+                refuse_bomb(tree.where, f"{name}/{member}", about.compress_size, about.file_size)
+                with archive.open(member) as stream:
+                    version = npy.read_magic(stream)
+                    reader = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+                    shape, fortran, dtype = reader(stream, max_header_size=LONGEST_HEADER)
+                    self._start = stream.tell()
+        except (*READ_ERRORS, ValueError, SyntaxError, TypeError, RuntimeError) as error:
+            raise DataError(f"{self.location} is damaged or not an npz file ({error}); fetch it again.") from error
+        if dtype.hasobject or dtype.names or (fortran and len(shape) > 1):
+            raise DataError(f"{self.location} holds {dtype} stored as in no known data set; it is refused.")
+        self.array.dtype, self.array.shape = dtype, tuple(int(n) for n in shape)
+        self.array.content = StoredBytes(self._start, about.file_size - self._start, False)
+        if int(np.prod(self.array.shape, dtype=object)) * dtype.itemsize != about.file_size - self._start:
+            raise DataError(f"{self.location} does not hold as many numbers as its shape {shape} says; fetch it again.")
+
+    @property
+    def location(self) -> str:
+        """The name for messages."""
+        return f"'{self.name}' in {self.tree.where}"
+
+    def rows(self, array: StoredArray, start: int = 0) -> Iterator[Shaped[np.ndarray, "..."]]:
+        """The entries along the first dimension, one after another, a block of the file at a time."""
+        shape = (array.shape[0] - start, *array.shape[1:])
+        yield from _cut_rows(
+            self._blocks(start * int(np.prod(shape[1:])) * array.dtype.itemsize), array.dtype, shape, self.location
+        )
+
+    def rows_at(self, array: StoredArray, places: Sequence[int]) -> Iterator[Shaped[np.ndarray, "..."]]:
+        """Some of the entries, at ascending places."""
+        with self._stream() as stream:
+            yield from _seek_rows(stream, self._start, array, places, self.location)
+
+    @contextmanager
+    def _stream(self) -> Iterator[BufferedIOBase]:
+        member = f"{self.key}.npy"
+        with self.tree.open(self.name) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stream:
+            yield cast(BufferedIOBase, stream)
+
+    def _blocks(self, skip: int) -> Iterator[bytes]:
+        try:
+            with self._stream() as stream:
+                stream.seek(self._start + skip)
+                while block := stream.read(BLOCK_BYTES):
+                    yield block
+        except (*READ_ERRORS, RuntimeError) as error:
+            raise DataError(f"{self.location} is damaged ({error}); fetch it again.") from error
 
 
-def cut_rows(
-    blocks: Iterator[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], shown: str
-) -> Iterator[Shaped[np.ndarray, "..."]]:
-    """Blocks of bytes as the rows of an array of this type and shape."""
-    row_bytes, rest, given = int(np.prod(shape[1:])) * dtype.itemsize, b"", 0
-    for block in blocks:
-        rest += block
-        whole = len(rest) // row_bytes
-        yield from np.frombuffer(rest[: whole * row_bytes], dtype).reshape(whole, *shape[1:])
-        rest, given = rest[whole * row_bytes :], given + whole
-    if given != shape[0] or rest:
-        raise DataError(f"{shown} holds {given} images where its shape says {shape[0]}; fetch it again.")
-
-
-def stored_blocks(file: BufferedIOBase, stored: StoredBytes, shown: str, skip: int = 0) -> Iterator[bytes]:
+def stored_blocks(file: BufferedIOBase, stored: StoredBytes, location: str, skip: int = 0) -> Iterator[bytes]:
     """A long byte string in blocks, without its first ``skip`` bytes."""
     try:
         file.seek(stored.offset if stored.utf8 else stored.offset + skip)
@@ -123,75 +158,31 @@ def stored_blocks(file: BufferedIOBase, stored: StoredBytes, shown: str, skip: i
             if block:
                 yield block
     except (*READ_ERRORS, UnicodeError) as error:
-        raise DataError(f"{shown} is damaged ({error}); fetch it again.") from error
+        raise DataError(f"{location} is damaged ({error}); fetch it again.") from error
 
 
-# An array inside a .npz file, streamed: numpy would load it whole.
+def _seek_rows(
+    file: BufferedIOBase, offset: int, array: StoredArray, places: Sequence[int], location: str
+) -> Iterator[Shaped[np.ndarray, "..."]]:
+    """Rows at ascending places of an array that begins at an offset of a stream."""
+    row_bytes = int(np.prod(array.shape[1:])) * array.dtype.itemsize
+    try:
+        for place in places:
+            file.seek(offset + place * row_bytes)
+            yield np.frombuffer(file.read(row_bytes), array.dtype).reshape(array.shape[1:])
+    except (*READ_ERRORS, ValueError) as error:
+        raise DataError(f"{location} is damaged ({error}); fetch it again.") from error
 
 
-LONGEST_HEADER = 10_000
-
-
-class NpzArray:
-    """One named array of a .npz file; arrays of Python objects are refused, for they are pickles."""
-
-    def __init__(self, tree: FileTree, name: str, key: str) -> None:
-        self.tree, self.name, self.key = tree, name, key
-        self.array = StoredArray()
-        try:
-            with tree.open(name) as file, zipfile.ZipFile(file) as archive:
-                member = f"{key}.npy"
-                if member not in archive.namelist():
-                    found = ", ".join(archive.namelist()[:5]) or "nothing"
-                    raise DataError(f"{self.shown} holds {found}, expected an array named '{key}'.")
-                about = archive.getinfo(member)
-                refuse_bomb(tree.where, f"{name}/{member}", about.compress_size, about.file_size)
-                with archive.open(member) as stream:
-                    version = npy.read_magic(stream)
-                    reader = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                    shape, fortran, dtype = reader(stream, max_header_size=LONGEST_HEADER)
-                    self._start = stream.tell()
-        except (*READ_ERRORS, ValueError, SyntaxError, TypeError, RuntimeError) as error:
-            raise DataError(f"{self.shown} is damaged or not an npz file ({error}); fetch it again.") from error
-        if dtype.hasobject or dtype.names or (fortran and len(shape) > 1):
-            raise DataError(f"{self.shown} holds {dtype} stored in a way that no known data set uses; it is refused.")
-        self.array.dtype, self.array.shape = dtype, tuple(int(n) for n in shape)
-        self.array.content = StoredBytes(self._start, about.file_size - self._start, False)
-        if int(np.prod(self.array.shape, dtype=object)) * dtype.itemsize != about.file_size - self._start:
-            raise DataError(f"{self.shown} does not hold as many numbers as its shape {shape} says; fetch it again.")
-
-    @property
-    def shown(self) -> str:
-        """The name for messages."""
-        return f"'{self.name}' in {self.tree.where}"
-
-    def rows(self, array: StoredArray, start: int = 0) -> Iterator[Shaped[np.ndarray, "..."]]:
-        """The entries along the first dimension, one after another, a block of the file at a time."""
-        shape = (array.shape[0] - start, *array.shape[1:])
-        yield from cut_rows(
-            self._blocks(start * int(np.prod(shape[1:])) * array.dtype.itemsize), array.dtype, shape, self.shown
-        )
-
-    def rows_at(self, array: StoredArray, places: Sequence[int]) -> Iterator[Shaped[np.ndarray, "..."]]:
-        """Some of the entries, at ascending places."""
-        with self._stream() as stream:
-            yield from seek_rows(stream, self._start, array, places, self.shown)
-
-    def whole(self) -> Shaped[np.ndarray, "..."]:
-        """A small array at once."""
-        return np.frombuffer(b"".join(self._blocks(0)), self.array.dtype).reshape(self.array.shape)
-
-    @contextmanager
-    def _stream(self) -> Iterator[BufferedIOBase]:
-        member = f"{self.key}.npy"
-        with self.tree.open(self.name) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stream:
-            yield cast(BufferedIOBase, stream)
-
-    def _blocks(self, skip: int) -> Iterator[bytes]:
-        try:
-            with self._stream() as stream:
-                stream.seek(self._start + skip)
-                while block := stream.read(BLOCK_BYTES):
-                    yield block
-        except (*READ_ERRORS, RuntimeError) as error:
-            raise DataError(f"{self.shown} is damaged ({error}); fetch it again.") from error
+def _cut_rows(
+    blocks: Iterator[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], location: str
+) -> Iterator[Shaped[np.ndarray, "..."]]:
+    """Blocks of bytes as the rows of an array of this type and shape."""
+    row_bytes, rest, given = int(np.prod(shape[1:])) * dtype.itemsize, b"", 0
+    for block in blocks:
+        rest += block
+        whole = len(rest) // row_bytes
+        yield from np.frombuffer(rest[: whole * row_bytes], dtype).reshape(whole, *shape[1:])
+        rest, given = rest[whole * row_bytes :], given + whole
+    if given != shape[0] or rest:
+        raise DataError(f"{location} holds {given} images where its shape says {shape[0]}; fetch it again.")

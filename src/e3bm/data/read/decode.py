@@ -42,40 +42,84 @@ class DecodeSettings:
     """Dark strokes on light paper to light strokes on dark."""
 
 
-@cache
-def readable_formats() -> tuple[str, ...]:
-    """The formats that Pillow decodes by itself."""
-    Image.init()
-    return tuple(name for name in Image.OPEN if name not in NOT_OPENED)
-
-
-@cache
-def image_suffixes() -> frozenset[str]:
-    """The file endings of those formats."""
-    formats = readable_formats()
-    return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in formats)
-
-
 def is_image_name(name: str) -> bool:
     """Whether a file calls itself an image."""
     dot = name.rfind(".")
-    return dot >= 0 and name[dot:].lower() in image_suffixes()
+    return dot >= 0 and name[dot:].lower() in _image_suffixes()
+
+
+def image_size(content: bytes) -> tuple[int, int]:
+    """Width and height by the header alone."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(content), formats=_readable_formats()) as image:
+                return image.size
+    except UnidentifiedImageError:
+        raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from None
+    except Image.DecompressionBombError:
+        raise DataError("it has far more pixels than are read") from None
+    except MemoryError:
+        raise DataError("it asks for more memory than there is") from None
+    except DECODING_ERRORS as error:
+        raise DataError(f"it is damaged ({str(error).rstrip('.') or type(error).__name__})") from None
+
+
+def check_pixels(size: tuple[int, int]) -> None:
+    """Refuse an image whose header promises an absurd size, before anything is decoded."""
+    width, height = size
+    if width * height > MOST_PIXELS or max(size) > LONGEST_SIDE or min(size) < 1:
+        limits = f"{MOST_PIXELS:,} pixels or {LONGEST_SIDE:,} a side"
+        raise DataError(f"it says it is {width} x {height}, more than the {limits} that are read")
 
 
 def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The pixels of an encoded image at its own size, upright, as 8-bit RGB or grey."""
     try:
         with _decoding_errors():
-            return _to_array(Image.open(io.BytesIO(content), formats=readable_formats()), channels)
+            return _to_array(Image.open(io.BytesIO(content), formats=_readable_formats()), channels)
     except UnidentifiedImageError as error:
         raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from error
 
 
-def decode_opened(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
+def pixels_of_pillow_image(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The same of an image that Pillow has opened already; it is left as it was."""
     with _decoding_errors():
         check_pixels(image.size)
         return _to_array(image.copy(), channels)
+
+
+def fit_to_size(pixels: UInt8[np.ndarray, "h w c"], settings: DecodeSettings) -> UInt8[np.ndarray, "H W C"]:
+    """The pixels at the size asked for: the short side is scaled to it, the middle of the long side kept."""
+    height, width, channels = pixels.shape
+    size = settings.size
+    if settings.accepted_sizes and (height != width or height not in settings.accepted_sizes):
+        expected = " or ".join(f"{side} x {side}" for side in settings.accepted_sizes)
+        raise DataError(f"it is {width} x {height} pixels, expected {expected} (--image-size scales everything)")
+    if channels != settings.channels:
+        pixels = _change_channels(pixels, settings.channels)
+    if (height, width) != (size, size):
+        check_pixels((width, height))
+        image = Image.fromarray(pixels[..., 0] if settings.channels == 1 else pixels)
+        scaled = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(scaled).reshape(size, size, settings.channels)
+    if settings.reverse_channels:
+        pixels = pixels[..., ::-1]
+    return 255 - pixels if settings.invert else pixels
+
+
+@cache
+def _readable_formats() -> tuple[str, ...]:
+    """The formats that Pillow decodes by itself."""
+    Image.init()
+    return tuple(name for name in Image.OPEN if name not in NOT_OPENED)
+
+
+@cache
+def _image_suffixes() -> frozenset[str]:
+    """The file endings of those formats."""
+    formats = _readable_formats()
+    return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in formats)
 
 
 @contextmanager
@@ -94,14 +138,6 @@ def _decoding_errors() -> Iterator[None]:
         raise DataError("it asks for more memory than there is") from error
     except DECODING_ERRORS as error:
         raise DataError(f"it is damaged ({str(error).rstrip('.') or type(error).__name__})") from error
-
-
-def check_pixels(size: tuple[int, int]) -> None:
-    """Refuse an image whose header promises an absurd size, before anything is decoded."""
-    width, height = size
-    if width * height > MOST_PIXELS or max(size) > LONGEST_SIDE or min(size) < 1:
-        limits = f"{MOST_PIXELS:,} pixels or {LONGEST_SIDE:,} a side"
-        raise DataError(f"it says it is {width} x {height}, more than the {limits} that are read")
 
 
 def _to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
@@ -136,48 +172,9 @@ def _from_floats(values: np.ndarray) -> UInt8[np.ndarray, "H W"]:
     return scaled.astype(np.uint8)
 
 
-def fit(pixels: UInt8[np.ndarray, "h w c"], settings: DecodeSettings) -> UInt8[np.ndarray, "H W C"]:
-    """The pixels at the size asked for: the short side is scaled to it, the middle of the long side kept."""
-    height, width, channels = pixels.shape
-    size = settings.size
-    if settings.accepted_sizes and (height != width or height not in settings.accepted_sizes):
-        expected = " or ".join(f"{side} x {side}" for side in settings.accepted_sizes)
-        raise DataError(f"it is {width} x {height} pixels, expected {expected} (--image-size scales everything)")
-    if channels != settings.channels:
-        pixels = _change_channels(pixels, settings.channels)
-    if (height, width) != (size, size):
-        check_pixels((width, height))
-        image = Image.fromarray(pixels[..., 0] if settings.channels == 1 else pixels)
-        scaled = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(scaled).reshape(size, size, settings.channels)
-    if settings.reverse_channels:
-        pixels = pixels[..., ::-1]
-    return 255 - pixels if settings.invert else pixels
-
-
 def _change_channels(pixels: UInt8[np.ndarray, "H W c"], channels: int) -> UInt8[np.ndarray, "H W C"]:
     if pixels.shape[2] == 1:
         return np.repeat(pixels, channels, axis=2)
     if pixels.shape[2] == 3 and channels == 1:
         return np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
     raise DataError(f"it has {pixels.shape[2]} channels, expected {channels}")
-
-
-# How large an encoded image says it is, before anything of it is decoded.
-
-
-def image_size(content: bytes) -> tuple[int, int]:
-    """Width and height by the header alone."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(content), formats=readable_formats()) as image:
-                return image.size
-    except UnidentifiedImageError:
-        raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from None
-    except Image.DecompressionBombError:
-        raise DataError("it has far more pixels than are read") from None
-    except MemoryError:
-        raise DataError("it asks for more memory than there is") from None
-    except DECODING_ERRORS as error:
-        raise DataError(f"it is damaged ({str(error).rstrip('.') or type(error).__name__})") from None

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import UInt8
 
-from e3bm.data.read.decode import DecodeSettings, decode, fit
+from e3bm.data.read.decode import DecodeSettings, decode, fit_to_size
 from e3bm.data.read.records import Payload, Records
 from e3bm.errors import DataError
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenImage:
     """An image that could not be used, and why."""
 
     path: str
@@ -48,7 +48,7 @@ def decode_batch(settings: DecodeSettings, payloads: Sequence[Payload]) -> Decod
     broken: list[tuple[int, str]] = []
     for place, payload in enumerate(payloads):
         try:
-            images.append(fit(pixels_of(payload, settings.channels), settings))
+            images.append(fit_to_size(pixels_of(payload, settings.channels), settings))
             kept.append(place)
         except DataError as error:
             broken.append((place, str(error)))

@@ -1,4 +1,8 @@
-"""Fetching a data set's official files: only when asked, only over https, resumed, checked."""
+"""Downloads a data set's official files: only when asked, only over https, with the checksum compared.
+
+The code is our own so that a later run can continue a partial download, no redirect can leave https, and a full disk
+is noticed before the first byte is written.
+"""
 
 import hashlib
 import http.client
@@ -7,14 +11,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from e3bm.data.progress import ProgressCallback, Reporter
 from e3bm.data.source import Download
 from e3bm.errors import DataError
+from e3bm.progress import Progress, Silent, stage
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 BLOCK_BYTES, SECONDS_WITHOUT_ANSWER, ATTEMPTS = 1 << 18, 30.0, 3
@@ -22,7 +25,7 @@ NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirection only to where the first request could have gone."""
+    """Follows a redirect only to an address that would be accepted as the first one: https, or this machine."""
 
     def redirect_request(self, *request: Any) -> urllib.request.Request | None:
         _check_address(request[-1])
@@ -30,17 +33,17 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def download_all(
-    downloads: Sequence[Download], folder: Path, progress: ProgressCallback | None = None, pause: float = 1.0
+    downloads: Sequence[Download], folder: Path, progress: Progress | None = None, pause: float = 1.0
 ) -> list[Path]:
-    """The files in ``folder``; what is there and right is not fetched again."""
+    """Download the files into ``folder`` and give their paths; a file that is there with the right checksum is kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder} cannot be written: {error.strerror}; choose another data folder.") from error
-    return [_fetch(one, folder / one.file_name, progress, pause) for one in downloads]
+    return [_fetch(one, folder / one.file_name, progress or Silent(), pause) for one in downloads]
 
 
-def _fetch(download: Download, target: Path, progress: ProgressCallback | None, pause: float) -> Path:
+def _fetch(download: Download, target: Path, progress: Progress, pause: float) -> Path:
     _check_address(download.url)
     if target.is_file():
         _check_digest(target, download)
@@ -70,8 +73,8 @@ def _fetch(download: Download, target: Path, progress: ProgressCallback | None, 
     return target
 
 
-def _continue(download: Download, part: Path, progress: ProgressCallback | None) -> None:
-    """Fetch what is still missing of the file."""
+def _continue(download: Download, part: Path, progress: Progress) -> None:
+    """Download what is still missing of the file, or all of it if the server has another version by now."""
     have, tag = part.stat().st_size if part.is_file() else 0, _tag_of(part)
     request = urllib.request.Request(download.url, headers={"User-Agent": "e3bm", "Accept-Encoding": "identity"})
     if have and tag.is_file():
@@ -86,21 +89,15 @@ def _continue(download: Download, part: Path, progress: ProgressCallback | None)
         if total and total - start > shutil.disk_usage(part.parent).free:
             raise OSError(28, "No space left on device")
         _remember_tag(tag, answer.headers)
-        with part.open("r+b") if start else part.open("wb") as file:
+        title = f"downloading {download.file_name} (bytes)"
+        with part.open("r+b") if start else part.open("wb") as file, stage(progress, title, total, start):
             file.seek(start)
             file.truncate()
-            _copy(answer, file, Reporter(progress, f"downloading {download.file_name}", total, "bytes"), start)
+            while block := answer.read(BLOCK_BYTES):
+                file.write(block)
+                progress.advance(file.tell())
         if total and part.stat().st_size != total:
             raise ConnectionError(f"it broke off after {part.stat().st_size:,} of {total:,} bytes")
-
-
-def _copy(answer: BufferedIOBase, file: BufferedIOBase, reporter: Reporter, start: int) -> None:
-    done = start
-    reporter.begin_at(start)
-    while block := answer.read(BLOCK_BYTES):
-        file.write(block)
-        done += len(block)
-        reporter.at(done)
 
 
 def _starts_at(headers: Any, place: int) -> bool:
@@ -112,7 +109,7 @@ def _tag_of(part: Path) -> Path:
 
 
 def _remember_tag(tag: Path, headers: Any) -> None:
-    """Keep what identifies this version of the file; a weak mark does not allow going on."""
+    """Keep the server's mark of this version of the file; a weak mark does not prove that two files are equal."""
     mark = headers.get("ETag") or headers.get("Last-Modified") or ""
     if mark and not mark.startswith("W/") and mark.isascii():
         tag.write_text(mark, "ascii")

@@ -14,13 +14,14 @@ from PIL import Image
 from e3bm.data.layouts.base import KnownClasses, split_word
 from e3bm.data.layouts.folders import ClassFolders
 from e3bm.data.read.archives import open_tree
-from e3bm.data.read.decode import check_pixels, decode, decode_opened, is_image_name
+from e3bm.data.read.decode import check_pixels, decode, is_image_name, pixels_of_pillow_image
 from e3bm.data.read.file_tree import FileTree, FolderTree
 from e3bm.data.read.records import LARGEST_IMAGE_FILE, FileRecords
 from e3bm.errors import DataError
 
 WIDEST = 4
 """Of proportions more extreme than 1 to this only the middle is used, before anything is enlarged."""
+ADVICE = "expected a subfolder for each class, with photos in it"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ Photo: TypeAlias = str | Path | bytes | StoredPhoto | Image.Image | np.ndarray |
 
 
 def photo_pixels(photo: Photo, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
-    """Upright 8-bit pixels; what is wrong with a photo is said of 'it', so that the caller can name it."""
+    """The photo as upright 8-bit pixels; errors begin with 'it', so that the caller can put the photo's name first."""
     if isinstance(photo, StoredPhoto):
         return _middle(decode(photo.tree.read(photo.name, LARGEST_IMAGE_FILE), channels))
     if isinstance(photo, str | Path):
@@ -46,7 +47,7 @@ def photo_pixels(photo: Photo, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     if isinstance(photo, bytes | bytearray | memoryview):
         return _middle(decode(bytes(photo), channels))
     if isinstance(photo, Image.Image):
-        return _middle(decode_opened(photo, channels))
+        return _middle(pixels_of_pillow_image(photo, channels))
     if isinstance(photo, torch.Tensor):
         photo = photo.detach().cpu().numpy()
     if isinstance(photo, np.ndarray):
@@ -82,6 +83,24 @@ def as_photos(photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
     )
 
 
+@contextmanager
+def photos_by_class(source: Path) -> Iterator[dict[str, list[StoredPhoto]]]:
+    """The photos of every class; an archive stays open inside of the block."""
+    if not source.exists():
+        raise DataError(f"There is no folder {source}; {ADVICE}.")
+    tree = open_tree(source)
+    try:
+        yield _listed(tree)
+    finally:
+        tree.close()
+
+
+def photos_in(folder: Path) -> list[StoredPhoto]:
+    """Every photo in a folder and below it."""
+    tree = FolderTree(folder)
+    return [StoredPhoto(tree, name) for name in tree.names if is_image_name(name)]
+
+
 def _content(path: Path) -> bytes:
     try:
         if path.is_dir():
@@ -109,7 +128,7 @@ def _from_array(array: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (3, 4)):
         raise DataError(f"it is an array of shape {array.shape}; expected [height, width, 3] (channels last)")
     check_pixels((array.shape[1], array.shape[0]))
-    return decode_opened(Image.fromarray(np.ascontiguousarray(array)), channels)
+    return pixels_of_pillow_image(Image.fromarray(np.ascontiguousarray(array)), channels)
 
 
 def _middle(pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
@@ -118,30 +137,6 @@ def _middle(pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
     most = WIDEST * min(height, width)
     top, left = max(height - most, 0) // 2, max(width - most, 0) // 2
     return pixels[top : top + most, left : left + most]
-
-
-# A folder or archive of photos, a subfolder for each class.
-
-
-ADVICE = "expected a subfolder for each class, with photos in it"
-
-
-@contextmanager
-def photos_by_class(source: Path) -> Iterator[dict[str, list[StoredPhoto]]]:
-    """The photos of every class; an archive stays open inside of the block."""
-    if not source.exists():
-        raise DataError(f"There is no folder {source}; {ADVICE}.")
-    tree = open_tree(source)
-    try:
-        yield _listed(tree)
-    finally:
-        tree.close()
-
-
-def photos_in(folder: Path) -> list[StoredPhoto]:
-    """Every photo in a folder and below it."""
-    tree = FolderTree(folder)
-    return [StoredPhoto(tree, name) for name in tree.names if is_image_name(name)]
 
 
 def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:

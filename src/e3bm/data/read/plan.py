@@ -17,69 +17,112 @@ from e3bm.data.source import DEFAULT_FRACTIONS, DataSource, SourceCard, divide_b
 from e3bm.data.store.format import SPLIT_NAMES
 from e3bm.errors import DataError
 
-# A look at some images before all are packed: which colour comes first, and whether ink is dark or light.
-
-
 ChannelOrder = Literal["check", "rgb", "bgr"]
+OWN_NAME_HINT = "prepare it under a name of your own to keep the source's split"
 LOOKED_AT = 1_024
 FEWEST_IMAGES, FEWEST_CLASSES = 200, 10
 CLEARLY_NEARER = 4.0
 """How many times nearer to the published means, in squared distance, the reversed channels must be."""
 
 
-def sample(records: Records, count: int = LOOKED_AT) -> Iterator[np.ndarray]:
-    """Evenly spaced images, decoded, the unreadable left out."""
-    places = sorted({int(place) for place in np.linspace(0, len(records) - 1, min(count, len(records)))})
-    for payload in records.pick(places):
-        try:
-            yield pixels_of(payload, 3)
-        except DataError:
-            continue
+@dataclass(frozen=True)
+class PlanSettings:
+    """What a user can ask of a preparation."""
+
+    image_size: int | None = None
+    seed: int = 0
+    fractions: Sequence[float] = DEFAULT_FRACTIONS
+    channel_order: ChannelOrder = "check"
+    allow_other_counts: bool = False
 
 
-def channel_means(records: Records) -> tuple[Float64[np.ndarray, " C"], int]:
-    """Mean of each channel from 0 to 255 over a sample, and the size of the sample."""
-    means = [image.reshape(-1, image.shape[-1]).mean(axis=0) for image in sample(records)]
-    return (np.mean(means, axis=0), len(means)) if means else (np.zeros(0), 0)
+@dataclass(frozen=True)
+class Plan:
+    """Which images become which pixels."""
+
+    listing: Listing
+    decode: DecodeSettings
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.decode.size, self.decode.size, self.decode.channels
+
+    def splits(self) -> dict[str, tuple[int, ...]]:
+        """For each split the class numbers in it."""
+        homes = self.listing.class_splits
+        return {split: tuple(n for n, home in enumerate(homes) if home == split) for split in SPLIT_NAMES}
+
+    def preprocessing(self) -> str:
+        """What is done to the pixels, in words."""
+        size, settings = self.decode.size, self.decode
+        steps = [f"short side scaled to {size} (bilinear, antialiased), middle {size} x {size} kept"]
+        if settings.accepted_sizes == (size,):
+            steps = [f"stored at {size} x {size}, not scaled"]
+        steps += ["channels reversed"] * settings.reverse_channels + ["inverted to light ink"] * settings.invert
+        return "; ".join(steps)
 
 
-def needs_reversal(listing: Listing, card: SourceCard, order: ChannelOrder) -> tuple[bool, list[str]]:
-    """Whether blue comes first, and what to tell the user about it.
-
-    A file format fixes the order of an encoded image. Bare arrays do not: theirs is told by their mean colours.
-    """
-    if card.channels != 3 or order == "rgb" or (order == "check" and listing.red_first):
-        return False, []
-    if order == "bgr":
-        return True, ["Channels were reversed from blue-green-red, as asked."]
-    means, images = channel_means(listing.records)
-    if not card.pixel_mean or len(means) != 3 or images < FEWEST_IMAGES or len(listing.class_names) < FEWEST_CLASSES:
-        return False, ["Too few images to tell the channel order by their colours; taken as red-green-blue."]
-    published = np.array(card.pixel_mean)
-    as_stored, reversed_ = (float(((means - target) ** 2).sum()) for target in (published, published[::-1]))
-    shown = ", ".join(f"{mean:.1f}" for mean in means)
-    if reversed_ * CLEARLY_NEARER < as_stored:
-        return True, [f"Stored blue first (channel means {shown}), so the channels were reversed to red-green-blue."]
-    if as_stored * CLEARLY_NEARER < reversed_:
-        return False, [f"Channel order checked: red first (channel means {shown})."]
-    return False, [f"Channel means {shown} fit neither order clearly; taken as red-green-blue."]
+def make_plan(source: DataSource, tree: FileTree, settings: PlanSettings) -> Plan:
+    """Find the images, settle the splits, check names, counts and channels."""
+    listing, card = find_listing(source, tree), source.card
+    _check_splits(listing, source)
+    notes = _check_counts(listing, card, settings.allow_other_counts)
+    if not source.known_classes().split_of and NO_SPLIT in listing.class_splits:
+        listing = _by_seed(listing, settings)
+        notes.append(f"Classes were divided into train, val and test by seed {settings.seed}.")
+    if not listing.names_known:
+        notes.append("The source only numbers its classes, so their names are made up.")
+    reverse, remarks = _needs_reversal(listing, card, settings.channel_order)
+    size = settings.image_size or card.image_size
+    accepted = () if settings.image_size else card.accepted_sizes
+    _check_stored_size(listing, accepted)
+    decode = DecodeSettings(size, card.channels, accepted, reverse, _needs_inversion(listing, card))
+    order = {split: place for place, split in enumerate(SPLIT_NAMES)}
+    return Plan(_renumbered(listing, order).with_notes(*notes, *remarks), decode)
 
 
-def needs_inversion(listing: Listing, card: SourceCard) -> bool:
-    """Whether drawings that should have light ink are stored with dark ink on light paper."""
-    if not card.ink_is_light:
-        return False
-    means = [float(image.mean()) for image in sample(listing.records, 64)]
-    return bool(means) and float(np.median(means)) > 127.5
+def find_listing(source: DataSource, tree: FileTree) -> Listing:
+    """The images in the first layout that fits."""
+    known = source.known_classes()
+    for layout in source.layouts:
+        listing = layout.find(tree, known)
+        if listing is not None:
+            return listing
+    endings = Counter("." + name.rpartition(".")[2] if "." in name else "without ending" for name in tree.names)
+    found = ", ".join(f"{count:,} files {ending}" for ending, count in endings.most_common(3)) or "no files"
+    forms = "; ".join(layout.example for layout in source.layouts)
+    raise DataError(f"{tree.where} holds {found} and nothing that looks like {source.card.title}; expected {forms}.")
 
 
-# What was found against what is published: classes, splits and numbers of images.
+def _by_seed(listing: Listing, settings: PlanSettings) -> Listing:
+    return listing.with_splits(divide_by_seed(listing.class_names, settings.seed, settings.fractions))
 
 
-OWN_NAME_HINT = "prepare it under a name of your own to keep the source's split"
+def _renumbered(listing: Listing, order: dict[str, int]) -> Listing:
+    """Classes numbered by split and name, whatever the layout found first."""
+    pairs = list(zip(listing.class_splits, listing.class_names, strict=True))
+    ranked = sorted(range(len(pairs)), key=lambda n: (order.get(pairs[n][0], len(order)), pairs[n][1]))
+    new_number = np.empty(len(ranked), np.int64)
+    new_number[ranked] = np.arange(len(ranked))
+    return replace(
+        listing,
+        class_names=tuple(pairs[n][1] for n in ranked),
+        class_splits=tuple(pairs[n][0] for n in ranked),
+        labels=new_number[listing.labels],
+    )
 
 
-def check_splits(listing: Listing, source: DataSource) -> None:
+def _check_stored_size(listing: Listing, accepted: tuple[int, ...]) -> None:
+    shape = listing.records.pixel_shape
+    if shape is not None and accepted and (shape[0] != shape[1] or shape[0] not in accepted):
+        expected = " or ".join(f"{side} x {side}" for side in accepted)
+        raise DataError(
+            f"{listing.records.name_of(0)} is {shape[1]} x {shape[0]} pixels, expected {expected}; "
+            "--image-size scales everything to one size."
+        )
+
+
+def _check_splits(listing: Listing, source: DataSource) -> None:
     """Raise if a class is unknown, or in another split than the standard one."""
     split_of = source.known_classes().split_of
     if not split_of or not listing.names_known:
@@ -132,7 +175,7 @@ def compare_counts(listing: Listing, card: SourceCard) -> tuple[list[str], list[
     return notes, faults
 
 
-def check_counts(listing: Listing, card: SourceCard, allow_other_counts: bool) -> list[str]:
+def _check_counts(listing: Listing, card: SourceCard, allow_other_counts: bool) -> list[str]:
     """Notes on a part of the data set; anything else that differs is an error unless it is allowed."""
     notes, faults = compare_counts(listing, card)
     if faults and not allow_other_counts:
@@ -154,98 +197,47 @@ def _uneven(listing: Listing, split: str) -> str:
     return f"'{listing.class_names[odd]}' has {int(counts[odd]):,}, most have {usual:,}"
 
 
-@dataclass(frozen=True)
-class PlanSettings:
-    """What a user can ask of a preparation."""
+def _needs_reversal(listing: Listing, card: SourceCard, order: ChannelOrder) -> tuple[bool, list[str]]:
+    """Whether blue comes first, and what to tell the user about it.
 
-    image_size: int | None = None
-    seed: int = 0
-    fractions: Sequence[float] = DEFAULT_FRACTIONS
-    channel_order: ChannelOrder = "check"
-    allow_other_counts: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which images become which pixels."""
-
-    listing: Listing
-    decode: DecodeSettings
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return self.decode.size, self.decode.size, self.decode.channels
-
-    def splits(self) -> dict[str, tuple[int, ...]]:
-        """For each split the class numbers in it."""
-        homes = self.listing.class_splits
-        return {split: tuple(n for n, home in enumerate(homes) if home == split) for split in SPLIT_NAMES}
-
-    def preprocessing(self) -> str:
-        """What is done to the pixels, in words."""
-        size, settings = self.decode.size, self.decode
-        steps = [f"short side scaled to {size} (bilinear, antialiased), middle {size} x {size} kept"]
-        if settings.accepted_sizes == (size,):
-            steps = [f"stored at {size} x {size}, not scaled"]
-        steps += ["channels reversed"] * settings.reverse_channels + ["inverted to light ink"] * settings.invert
-        return "; ".join(steps)
+    A file format fixes the order of an encoded image. Bare arrays do not: theirs is told by their mean colours.
+    """
+    if card.channels != 3 or order == "rgb" or (order == "check" and listing.red_first):
+        return False, []
+    if order == "bgr":
+        return True, ["Channels were reversed from blue-green-red, as asked."]
+    means, images = _channel_means(listing.records)
+    if not card.pixel_mean or len(means) != 3 or images < FEWEST_IMAGES or len(listing.class_names) < FEWEST_CLASSES:
+        return False, ["Too few images to tell the channel order by their colours; taken as red-green-blue."]
+    published = np.array(card.pixel_mean)
+    as_stored, reversed_ = (float(((means - target) ** 2).sum()) for target in (published, published[::-1]))
+    shown = ", ".join(f"{mean:.1f}" for mean in means)
+    if reversed_ * CLEARLY_NEARER < as_stored:
+        return True, [f"Stored blue first (channel means {shown}), so the channels were reversed to red-green-blue."]
+    if as_stored * CLEARLY_NEARER < reversed_:
+        return False, [f"Channel order checked: red first (channel means {shown})."]
+    return False, [f"Channel means {shown} fit neither order clearly; taken as red-green-blue."]
 
 
-def find_listing(source: DataSource, tree: FileTree) -> Listing:
-    """The images in the first layout that fits."""
-    known = source.known_classes()
-    for layout in source.layouts:
-        listing = layout.find(tree, known)
-        if listing is not None:
-            return listing
-    endings = Counter("." + name.rpartition(".")[2] if "." in name else "without ending" for name in tree.names)
-    found = ", ".join(f"{count:,} files {ending}" for ending, count in endings.most_common(3)) or "no files"
-    forms = "; ".join(layout.example for layout in source.layouts)
-    raise DataError(f"{tree.where} holds {found} and nothing that looks like {source.card.title}; expected {forms}.")
+def _needs_inversion(listing: Listing, card: SourceCard) -> bool:
+    """Whether drawings that should have light ink are stored with dark ink on light paper."""
+    if not card.ink_is_light:
+        return False
+    means = [float(image.mean()) for image in _sampled_images(listing.records, 64)]
+    return bool(means) and float(np.median(means)) > 127.5
 
 
-def make_plan(source: DataSource, tree: FileTree, settings: PlanSettings) -> Plan:
-    """Find the images, settle the splits, check names, counts and channels."""
-    listing, card = find_listing(source, tree), source.card
-    check_splits(listing, source)
-    notes = check_counts(listing, card, settings.allow_other_counts)
-    if not source.known_classes().split_of and NO_SPLIT in listing.class_splits:
-        listing = _by_seed(listing, settings)
-        notes.append(f"Classes were divided into train, val and test by seed {settings.seed}.")
-    if not listing.names_known:
-        notes.append("The source only numbers its classes, so their names are made up.")
-    reverse, remarks = needs_reversal(listing, card, settings.channel_order)
-    size = settings.image_size or card.image_size
-    accepted = () if settings.image_size else card.accepted_sizes
-    _check_stored_size(listing, accepted)
-    decode = DecodeSettings(size, card.channels, accepted, reverse, needs_inversion(listing, card))
-    order = {split: place for place, split in enumerate(SPLIT_NAMES)}
-    return Plan(_renumbered(listing, order).with_notes(*notes, *remarks), decode)
+def _channel_means(records: Records) -> tuple[Float64[np.ndarray, " C"], int]:
+    """Mean of each channel from 0 to 255 over a sample, and the size of the sample."""
+    means = [image.reshape(-1, image.shape[-1]).mean(axis=0) for image in _sampled_images(records)]
+    return (np.mean(means, axis=0), len(means)) if means else (np.zeros(0), 0)
 
 
-def _by_seed(listing: Listing, settings: PlanSettings) -> Listing:
-    return listing.with_splits(divide_by_seed(listing.class_names, settings.seed, settings.fractions))
-
-
-def _renumbered(listing: Listing, order: dict[str, int]) -> Listing:
-    """Classes numbered by split and name, whatever the layout found first."""
-    pairs = list(zip(listing.class_splits, listing.class_names, strict=True))
-    ranked = sorted(range(len(pairs)), key=lambda n: (order.get(pairs[n][0], len(order)), pairs[n][1]))
-    new_number = np.empty(len(ranked), np.int64)
-    new_number[ranked] = np.arange(len(ranked))
-    return replace(
-        listing,
-        class_names=tuple(pairs[n][1] for n in ranked),
-        class_splits=tuple(pairs[n][0] for n in ranked),
-        labels=new_number[listing.labels],
-    )
-
-
-def _check_stored_size(listing: Listing, accepted: tuple[int, ...]) -> None:
-    shape = listing.records.pixel_shape
-    if shape is not None and accepted and (shape[0] != shape[1] or shape[0] not in accepted):
-        expected = " or ".join(f"{side} x {side}" for side in accepted)
-        raise DataError(
-            f"{listing.records.shown(0)} is {shape[1]} x {shape[0]} pixels, expected {expected}; "
-            "--image-size scales everything to one size."
-        )
+def _sampled_images(records: Records, count: int = LOOKED_AT) -> Iterator[np.ndarray]:
+    """Evenly spaced images, decoded, the unreadable left out."""
+    places = sorted({int(place) for place in np.linspace(0, len(records) - 1, min(count, len(records)))})
+    for payload in records.pick(places):
+        try:
+            yield pixels_of(payload, 3)
+        except DataError:
+            continue

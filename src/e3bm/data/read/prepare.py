@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from e3bm.data.progress import ProgressCallback, Reporter
 from e3bm.data.read.archives import open_tree
-from e3bm.data.read.decode_pool import Broken, decode_records
+from e3bm.data.read.decode_pool import BrokenImage, decode_records
 from e3bm.data.read.download import download_all
 from e3bm.data.read.file_tree import FileTree
 from e3bm.data.read.plan import ChannelOrder, Plan, PlanSettings, make_plan
@@ -26,106 +25,19 @@ from e3bm.data.source import (
     DataSource,
     check_own_name,
     data_folder,
-    plain_name,
+    registered_name,
     registered_sources,
 )
 from e3bm.data.store.format import CLASSES_FILE, write_json
 from e3bm.data.store.packed import Origin, PackedImages, PackedWriter
 from e3bm.errors import DataError, E3BMError, SettingsError
-
-# A plan carried out: batches decoded, written and remembered, so that an interruption costs one batch.
-
+from e3bm.progress import Progress, Silent, stage
 
 OnBroken = Literal["stop", "skip"]
-REPORT_FILE = "prepared.json"
-BROKEN_SHOWN = 5
-
-
-def pack(
-    plan: Plan,
-    target: Path,
-    name: str,
-    origin: Origin,
-    *,
-    on_broken: OnBroken,
-    workers: int,
-    report: Mapping[str, Any],
-    progress: ProgressCallback | None,
-) -> tuple[PackedImages, tuple[Broken, ...]]:
-    """Write the packed folder; bad input leaves nothing behind, an interruption leaves what the next run takes up."""
-    check_target(target)
-    _check_space(target, plan)
-    try:
-        with PackedWriter(target, plan.image_shape, name, origin=origin, resume=True, replace=True) as writer:
-            try:
-                return _write(plan, writer, on_broken, workers, report, progress)
-            except E3BMError:
-                writer.abort()
-                raise
-    except OSError as error:
-        raise DataError(
-            f"{target} cannot be written: {error.strerror}; free some space or choose another folder and run the same "
-            "command again, it goes on where it stopped."
-        ) from error
-
-
-def _write(
-    plan: Plan,
-    writer: PackedWriter,
-    on_broken: OnBroken,
-    workers: int,
-    report: Mapping[str, Any],
-    progress: ProgressCallback | None,
-) -> tuple[PackedImages, tuple[Broken, ...]]:
-    listing = plan.listing
-    skipped = [Broken(**one) for one in writer.state.get("skipped", [])]
-    start = int(writer.state.get("next", 0))
-    reporter = Reporter(progress, "packing", len(listing.records))
-    reporter.begin_at(start)
-    reporter.at(start)
-    with closing(decode_records(listing.records, plan.decode, start, workers)) as batches:
-        for first, batch in batches:
-            broken = [Broken(listing.records.shown(first + place), reason) for place, reason in batch.broken]
-            if broken and on_broken == "stop":
-                raise broken_images(broken)
-            skipped += broken
-            following = first + len(batch.kept) + len(batch.broken)
-            labels = listing.labels[first + np.array(batch.kept, np.int64)]
-            writer.append(batch.images, labels, {"next": following, "skipped": [asdict(one) for one in skipped]})
-            reporter.at(following)
-    write_json(writer.partial / REPORT_FILE, {**report, "skipped": [asdict(one) for one in skipped]})
-    return writer.finish(listing.class_names, plan.splits()), tuple(skipped)
-
-
-def broken_images(broken: list[Broken]) -> DataError:
-    """The error that lists images which cannot be read."""
-    shown = "; ".join(f"{one.path}: {one.reason}" for one in broken[:BROKEN_SHOWN])
-    more = f" and {len(broken) - BROKEN_SHOWN} more nearby" if len(broken) > BROKEN_SHOWN else ""
-    return DataError(
-        f"Images cannot be used: {shown}{more}. Mend or remove them, or leave them out with --on-broken skip; "
-        "'e3bm doctor' lists all of them."
-    )
-
-
-def check_target(target: Path) -> None:
-    """Refuse to replace anything but a packed data set."""
-    if target.is_dir() and ((target / CLASSES_FILE).is_file() or not any(target.iterdir())):
-        return
-    if target.exists():
-        raise DataError(f"{target} exists and is no packed data set; choose another folder for the result.")
-
-
-def _check_space(target: Path, plan: Plan) -> None:
-    home = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.exists())
-    needed, free = len(plan.listing.labels) * int(np.prod(plan.image_shape)), shutil.disk_usage(home).free
-    partial = target.with_name(target.name + ".partial")
-    done = sum(file.stat().st_size for file in partial.iterdir()) if partial.is_dir() else 0
-    if needed - done > free:
-        raise DataError(f"{home} has {free >> 20:,} MB free, the data set needs {needed >> 20:,} MB; free some space.")
-
-
 PREPARATION = 1
 """Raised whenever the same source would give other pixels, so that old packed folders are made anew."""
+REPORT_FILE = "prepared.json"
+BROKEN_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -139,13 +51,13 @@ class PreparedDataset:
     """Classes and images of each split."""
     image_shape: tuple[int, int, int]
     notes: tuple[str, ...]
-    skipped: tuple[Broken, ...]
+    skipped: tuple[BrokenImage, ...]
     unchanged: bool
     """True where the same source had been prepared before and nothing was done."""
     seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """The result as plain values, for JSON."""
         return {**asdict(self), "path": str(self.path)}
 
 
@@ -163,28 +75,32 @@ def prepare(
     fractions: Sequence[float] = DEFAULT_FRACTIONS,
     channel_order: ChannelOrder = "check",
     allow_other_counts: bool = False,
-    progress: ProgressCallback | None = None,
+    progress: Progress | None = None,
 ) -> PreparedDataset:
     """Pack a data set into ``out``, by default its own folder among the prepared ones (``folder``, E3BM_DATA, cache).
 
     A name that is not registered is taken for a folder of images of the user's own. An interrupted run goes on where
     it stopped, and a finished one is not repeated unless the source or a setting has changed.
     """
-    begun = time.monotonic()
+    begun, progress = time.monotonic(), progress or Silent()
     settings = PlanSettings(image_size, seed, tuple(fractions), channel_order, allow_other_counts)
     _check_settings(settings, on_broken, workers)
-    known, kind = source_named(name)
+    known, kind = _source_named(name)
     target = Path(out) if out is not None else data_folder(folder) / known
-    given = _given(source) if source is not None else _fetched(known, kind, download, data_folder(folder), progress)
-    Reporter(progress, "looking through the source", 0).at(0)
-    tree = open_tree(given, kind.card.archive_patterns)
-    try:
-        _check_apart(target, given)
-        fingerprint = _fingerprint(known, tree, settings, on_broken)
-        existing = _existing(target, fingerprint, begun)
-        if existing is not None:
-            return existing
-        plan = make_plan(kind, tree, settings)
+    if source is not None:
+        given = [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
+    else:
+        given = _downloaded(known, kind, download, data_folder(folder), progress)
+    with ExitStack() as until_packed:
+        with stage(progress, "looking through the source", 0):
+            tree = open_tree(given, kind.card.archive_patterns)
+            until_packed.callback(tree.close)
+            _check_target_outside_source(target, given)
+            fingerprint = _fingerprint(known, tree, settings, on_broken)
+            existing = _existing(target, fingerprint, begun)
+            if existing is not None:
+                return existing
+            plan = make_plan(kind, tree, settings)
         report = {"layout": f"{plan.listing.layout} ({tree.kind})", "notes": plan.listing.notes}
         where = ", ".join(path.name for path in given)
         origin = Origin(
@@ -194,17 +110,15 @@ def prepare(
             kind.card.licence,
             kind.card.citation,
         )
-        packed, _ = pack(
+        packed, _ = _pack(
             plan, target, known, origin, on_broken=on_broken, workers=workers, report=report, progress=progress
         )
         return _result(packed, unchanged=False, begun=begun)
-    finally:
-        tree.close()
 
 
-def source_named(name: str) -> tuple[str, DataSource]:
+def _source_named(name: str) -> tuple[str, DataSource]:
     """The registered data set of this name, or a folder of one's own under it."""
-    sources, known = registered_sources(), plain_name(name)
+    sources, known = registered_sources(), registered_name(name)
     if known == EMBEDDED:
         raise SettingsError(f"{EMBEDDED} comes with the package and needs no preparation.")
     if known in sources:
@@ -228,13 +142,7 @@ def _check_settings(settings: PlanSettings, on_broken: OnBroken, workers: int) -
         raise SettingsError(f"The number of workers must be from 1 to 256, found {workers}.")
 
 
-def _given(source: Path | Sequence[Path]) -> list[Path]:
-    return [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
-
-
-def _fetched(
-    known: str, kind: DataSource, download: bool, folder: Path, progress: ProgressCallback | None
-) -> list[Path]:
+def _downloaded(known: str, kind: DataSource, download: bool, folder: Path, progress: Progress) -> list[Path]:
     if not download:
         raise SettingsError(f"No source was given; run 'e3bm prepare {known} --source PATH'.")
     if not kind.card.downloads:
@@ -245,7 +153,15 @@ def _fetched(
     return download_all(kind.card.downloads, folder / "downloads" / known, progress)
 
 
-def _check_apart(target: Path, given: list[Path]) -> None:
+def check_target(target: Path) -> None:
+    """Refuse to replace anything but a packed data set."""
+    if target.is_dir() and ((target / CLASSES_FILE).is_file() or not any(target.iterdir())):
+        return
+    if target.exists():
+        raise DataError(f"{target} exists and is no packed data set; choose another folder for the result.")
+
+
+def _check_target_outside_source(target: Path, given: list[Path]) -> None:
     check_target(target)
     for path in given:
         if path.is_dir() and path.resolve() in (target.resolve(), *target.resolve().parents):
@@ -268,6 +184,79 @@ def _existing(target: Path, fingerprint: str, begun: float) -> PreparedDataset |
         return None
 
 
+def _pack(
+    plan: Plan,
+    target: Path,
+    name: str,
+    origin: Origin,
+    *,
+    on_broken: OnBroken,
+    workers: int,
+    report: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[PackedImages, tuple[BrokenImage, ...]]:
+    """Write the packed folder; bad input leaves nothing behind, an interruption what the next run continues."""
+    check_target(target)
+    _check_space(target, plan)
+    try:
+        with PackedWriter(target, plan.image_shape, name, origin=origin, resume=True, replace=True) as writer:
+            try:
+                return _write(plan, writer, on_broken, workers, report, progress)
+            except E3BMError:
+                writer.abort()
+                raise
+    except OSError as error:
+        raise DataError(
+            f"{target} cannot be written: {error.strerror}; free some space or choose another folder and run the same "
+            "command again, it goes on where it stopped."
+        ) from error
+
+
+def _write(
+    plan: Plan,
+    writer: PackedWriter,
+    on_broken: OnBroken,
+    workers: int,
+    report: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[PackedImages, tuple[BrokenImage, ...]]:
+    listing = plan.listing
+    skipped = [BrokenImage(**one) for one in writer.state.get("skipped", [])]
+    start = int(writer.state.get("next", 0))
+    batches = decode_records(listing.records, plan.decode, start, workers)
+    with closing(batches), stage(progress, "packing images", len(listing.records), start):
+        for first, batch in batches:
+            broken = [BrokenImage(listing.records.name_of(first + place), reason) for place, reason in batch.broken]
+            if broken and on_broken == "stop":
+                raise _broken_images_error(broken)
+            skipped += broken
+            following = first + len(batch.kept) + len(batch.broken)
+            labels = listing.labels[first + np.array(batch.kept, np.int64)]
+            writer.append(batch.images, labels, {"next": following, "skipped": [asdict(one) for one in skipped]})
+            progress.advance(following)
+    write_json(writer.partial / REPORT_FILE, {**report, "skipped": [asdict(one) for one in skipped]})
+    return writer.finish(listing.class_names, plan.splits()), tuple(skipped)
+
+
+def _broken_images_error(broken: list[BrokenImage]) -> DataError:
+    """The error that lists images which cannot be read."""
+    shown = "; ".join(f"{one.path}: {one.reason}" for one in broken[:BROKEN_SHOWN])
+    more = f" and {len(broken) - BROKEN_SHOWN} more nearby" if len(broken) > BROKEN_SHOWN else ""
+    return DataError(
+        f"Images cannot be used: {shown}{more}. Mend or remove them, or leave them out with --on-broken skip; "
+        "'e3bm doctor' lists all of them."
+    )
+
+
+def _check_space(target: Path, plan: Plan) -> None:
+    home = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.exists())
+    needed, free = len(plan.listing.labels) * int(np.prod(plan.image_shape)), shutil.disk_usage(home).free
+    partial = target.with_name(target.name + ".partial")
+    done = sum(file.stat().st_size for file in partial.iterdir()) if partial.is_dir() else 0
+    if needed - done > free:
+        raise DataError(f"{home} has {free >> 20:,} MB free, the data set needs {needed >> 20:,} MB; free some space.")
+
+
 def _result(packed: PackedImages, *, unchanged: bool, begun: float) -> PreparedDataset:
     assert packed.path is not None
     report = json.loads((packed.path / REPORT_FILE).read_bytes())
@@ -284,7 +273,7 @@ def _result(packed: PackedImages, *, unchanged: bool, begun: float) -> PreparedD
         splits,
         packed.image_shape,
         tuple(report["notes"]),
-        tuple(Broken(**one) for one in report["skipped"]),
+        tuple(BrokenImage(**one) for one in report["skipped"]),
         unchanged,
         time.monotonic() - begun,
     )

@@ -28,7 +28,7 @@ class Records(Protocol):
 
     def __len__(self) -> int: ...
 
-    def shown(self, index: int) -> str:
+    def name_of(self, index: int) -> str:
         """The name of an image for people."""
         ...
 
@@ -52,7 +52,7 @@ class FileRecords:
     def __len__(self) -> int:
         return len(self.names)
 
-    def shown(self, index: int) -> str:
+    def name_of(self, index: int) -> str:
         return self.names[index]
 
     def read(self, start: int = 0) -> Iterator[Payload]:
@@ -80,7 +80,7 @@ class EncodedRecords:
     def __len__(self) -> int:
         return len(self.images)
 
-    def shown(self, index: int) -> str:
+    def name_of(self, index: int) -> str:
         return f"{self.file.name}[{index}]"
 
     def read(self, start: int = 0) -> Iterator[Payload]:
@@ -95,7 +95,7 @@ class EncodedRecords:
                 elif image.length > LARGEST_IMAGE_FILE:
                     yield DataError(f"it has {image.length:,} bytes, more than an image may have")
                 else:
-                    yield b"".join(stored_blocks(stream, image, self.file.shown))
+                    yield b"".join(stored_blocks(stream, image, self.file.location))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ArrayRecords:
     def __len__(self) -> int:
         return self.array.shape[0]
 
-    def shown(self, index: int) -> str:
+    def name_of(self, index: int) -> str:
         return f"{self.file.name}[{index}]"
 
     def read(self, start: int = 0) -> Iterator[Payload]:
@@ -129,9 +129,9 @@ class ArrayRecords:
 def array_records(file: PickleFile | NpzArray, array: object) -> ArrayRecords:
     """Stored pixels, if they are unsigned bytes in one of the known shapes."""
     if not isinstance(array, StoredArray):
-        raise DataError(f"{file.shown} holds {type(array).__name__} where an array of pixels was expected.")
+        raise DataError(f"{file.location} holds {type(array).__name__} where an array of pixels was expected.")
     if array.dtype != np.uint8:
-        raise DataError(f"{file.shown} holds pixels as {array.dtype}, expected unsigned bytes (uint8) from 0 to 255.")
+        raise DataError(f"{file.location} holds pixels of type {array.dtype}, expected uint8 from 0 to 255.")
     match array.shape:
         case (_, 3072):
             return ArrayRecords(file, array, (32, 32, 3), True)
@@ -142,7 +142,7 @@ def array_records(file: PickleFile | NpzArray, array: object) -> ArrayRecords:
         case (_, height, width) if height > 3 and width > 3:
             return ArrayRecords(file, array, (height, width, 1), False)
     raise DataError(
-        f"{file.shown} holds an array of shape {array.shape}, expected [images, height, width, 3], "
+        f"{file.location} holds an array of shape {array.shape}, expected [images, height, width, 3], "
         "[images, 3, height, width] or CIFAR's [images, 3072]."
     )
 
@@ -158,7 +158,7 @@ class JoinedRecords:
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
             raise DataError(
-                f"{first.shown(0)} holds images of shape {one} and {second.shown(0)} of {other}; "
+                f"{first.name_of(0)} holds images of shape {one} and {second.name_of(0)} of {other}; "
                 "all splits of a data set must have one size."
             )
 
@@ -169,10 +169,10 @@ class JoinedRecords:
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
 
-    def shown(self, index: int) -> str:
+    def name_of(self, index: int) -> str:
         for part in self.parts:
             if index < len(part):
-                return part.shown(index)
+                return part.name_of(index)
             index -= len(part)
         raise IndexError(index)
 
@@ -203,7 +203,7 @@ class MemoryRecords:
     def __len__(self) -> int:
         return len(self.images)
 
-    def shown(self, index: int) -> str:
+    def name_of(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
     def read(self, start: int = 0) -> Iterator[Payload]:

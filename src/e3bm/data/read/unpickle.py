@@ -1,8 +1,9 @@
-"""A reader for the pickles that data sets are handed round in, which has no way to run what they contain.
+"""Reads pickled data sets that are larger than memory, which ``pickle.Unpickler`` would have to load whole.
 
-It is an interpreter of its own for the few instructions such files use: containers, numbers, texts and numpy arrays.
-Python's pickle module is never asked to load anything. Long byte strings stay in the file and are only pointed at, so
-that a file larger than the memory can be read.
+Byte strings of 512 bytes or more stay in the file; the reader gives their place, and the pixels are streamed from
+there. It is an interpreter of our own for the few instructions that such files use: containers, numbers, texts and
+numpy arrays. It cannot call anything that a file names: the allowed names stand for functions of this module, and
+every other name is refused.
 """
 
 import codecs
@@ -17,9 +18,11 @@ import numpy as np
 
 from e3bm.errors import DataError
 
-# What a pickle of a data set may contain, and how each of its few calls is answered without calling anything.
-
-
+STAYS_IN_FILE_FROM = 512
+"""Byte strings at least this long are not read while the structure is."""
+MOST_INSTRUCTIONS = 30_000_000
+LONGEST_LINE, LONGEST_NUMBER = 256 << 20, 1024
+DAMAGE = (LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error, EOFError, OSError)
 ALLOWED = {
     **{(f"numpy.{core}.multiarray", name): name for core in ("core", "_core") for name in ("_reconstruct", "scalar")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): "_frombuffer" for core in ("core", "_core")},
@@ -53,7 +56,21 @@ class StoredArray:
     content: "bytes | StoredBytes | list[Any]"
 
 
-class StoredType:
+def unpickle(file: BufferedIOBase, size: int, location: str) -> Any:
+    """The structure of a pickle; anything but plain containers, numbers, texts and arrays is refused by name."""
+    try:
+        return _Machine(file, size, location).run()
+    except DAMAGE as error:
+        detail = str(error) or type(error).__name__
+        raise DataError(f"{location} is damaged or not a pickle of a known kind ({detail}); fetch it again.") from error
+
+
+def as_text(value: Any) -> str:
+    """A name that Python 2 wrote as bytes and Python 3 as text."""
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+class _StoredType:
     """What kind of numbers an array holds."""
 
     def __init__(self, code: str) -> None:
@@ -69,12 +86,7 @@ class StoredType:
         self.dtype = self.dtype.newbyteorder(">" if as_text(order) == ">" else "<")
 
 
-def as_text(value: Any) -> str:
-    """A name that Python 2 wrote as bytes and Python 3 as text."""
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-def check_array(array: StoredArray, fortran: Any) -> None:
+def _check_array(array: StoredArray, fortran: Any) -> None:
     """Raise unless the stored content is exactly what type and shape ask for."""
     shape, content = array.shape, array.content
     if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
@@ -100,19 +112,19 @@ def _reconstruct(kind: Any, shape: Any, code: Any) -> StoredArray:
     return StoredArray()
 
 
-def _scalar(kind: StoredType, content: Any = b"") -> Any:
+def _scalar(kind: _StoredType, content: Any = b"") -> Any:
     return np.frombuffer(content, kind.dtype, count=1)[0].item()
 
 
-def _from_buffer(content: Any, kind: StoredType, shape: tuple[int, ...], order: Any) -> StoredArray:
+def _from_buffer(content: Any, kind: _StoredType, shape: tuple[int, ...], order: Any) -> StoredArray:
     array = StoredArray()
     array.content, array.dtype, array.shape = content, kind.dtype, shape
-    check_array(array, order == "F")
+    _check_array(array, order == "F")
     return array
 
 
-def _dtype(code: Any, *flags: Any) -> StoredType:
-    return StoredType(as_text(code))
+def _dtype(code: Any, *flags: Any) -> _StoredType:
+    return _StoredType(as_text(code))
 
 
 def _encode(text: Any, encoding: Any) -> "bytes | StoredBytes":
@@ -144,13 +156,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "range": range,
     "OrderedDict": lambda *nothing: {} if not nothing else dict(nothing[0]),
 }
-
-
-STAYS_IN_FILE_FROM = 512
-"""Byte strings at least this long are not read while the structure is."""
-MOST_INSTRUCTIONS = 30_000_000
-LONGEST_LINE, LONGEST_NUMBER = 256 << 20, 1024
-DAMAGE = (LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error, EOFError, OSError)
+_MARK = object()
 
 
 class _Name:
@@ -160,23 +166,9 @@ class _Name:
         self.name = name
 
 
-_MARK = object()
-
-
-def unpickle(file: BufferedIOBase, size: int, shown_name: str) -> Any:
-    """The structure of a pickle; anything but plain containers, numbers, texts and arrays is refused by name."""
-    try:
-        return _Machine(file, size, shown_name).run()
-    except DAMAGE as error:
-        detail = str(error) or type(error).__name__
-        raise DataError(
-            f"{shown_name} is damaged or not a pickle of a known kind ({detail}); fetch it again."
-        ) from error
-
-
 class _Machine:
-    def __init__(self, file: BufferedIOBase, size: int, shown_name: str) -> None:
-        self.file, self.size, self.shown_name = file, size, shown_name
+    def __init__(self, file: BufferedIOBase, size: int, location: str) -> None:
+        self.file, self.size, self.location = file, size, location
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
@@ -198,7 +190,7 @@ class _Machine:
 
     def refused(self, what: str) -> DataError:
         return DataError(
-            f"{self.shown_name} holds {what}, which no known data file does; nothing of it was run and it is refused."
+            f"{self.location} holds {what}, which no known data file does; nothing of it was run and it is refused."
         )
 
     def take(self, count: int) -> bytes:
@@ -250,8 +242,8 @@ class _Machine:
         if isinstance(target, StoredArray):
             _, target.shape, kind, fortran, target.content = state
             target.dtype = kind.dtype
-            check_array(target, fortran)
-        elif isinstance(target, StoredType):
+            _check_array(target, fortran)
+        elif isinstance(target, _StoredType):
             target.complete(state)
         else:
             raise self.refused("an object with a state of its own")

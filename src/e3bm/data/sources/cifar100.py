@@ -19,7 +19,7 @@ ARCHIVE = Download(
 LAYOUTS = (CifarArchive(), CsvImages(), SplitFolders(), SplitPickles(), ClassFolders())
 
 
-def fine_names() -> tuple[str, ...]:
+def _fine_names() -> tuple[str, ...]:
     """CIFAR-100's hundred classes in the order of their numbers, which is the alphabet's."""
     return tuple(sorted(name for names in class_list("cifar100").values() for name in names.split()))
 
@@ -50,7 +50,7 @@ class FC100:
         """Fine classes, each in the split of its super-class."""
         members, splits = class_list("cifar100"), split_of_each(class_list("fc100"))
         split_of = {name: splits[group] for group, names in members.items() for name in names.split()}
-        return KnownClasses(split_of, fine_names())
+        return KnownClasses(split_of, _fine_names())
 
 
 @SOURCES.register("cifar-fs")
@@ -76,4 +76,4 @@ class CifarFS:
 
     def known_classes(self) -> KnownClasses:
         """Fine classes as Bertinetto's lists have them."""
-        return KnownClasses(split_of_each(class_list("cifar_fs")), fine_names())
+        return KnownClasses(split_of_each(class_list("cifar_fs")), _fine_names())

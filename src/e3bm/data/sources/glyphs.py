@@ -17,9 +17,6 @@ from e3bm.data.source import EMBEDDED, SOURCES, SourceCard
 from e3bm.data.store.packed import Origin, PackedImages
 from e3bm.errors import DataError
 
-# The arrays of the embedded data set: characters of open-licence typefaces, 28 x 28, light ink on dark paper.
-
-
 PACKAGE_FOLDER = Path(__file__).resolve().parent
 IMAGES_FILE, CLASSES_FILE, TYPEFACES_FILE = "glyphs_images.npy.xz", "glyphs_classes.json", "glyphs_typefaces.json"
 DIGESTS_FILE = "glyphs.sha256"
@@ -40,6 +37,41 @@ class GlyphArrays:
     scripts: tuple[str, ...]
     splits: dict[str, tuple[int, ...]]
     typeface_names: tuple[str, ...]
+
+
+@SOURCES.register(EMBEDDED)
+class Glyphs:
+    """Characters drawn from open-licence typefaces, 28 px, grey."""
+
+    card = SourceCard(
+        title="glyphs",
+        image_size=28,
+        accepted_sizes=(28,),
+        channels=1,
+        licence="the typefaces' own open licences (OFL-1.1 and Apache-2.0)",
+        citation="The e3bm developers, glyphs: characters drawn from open typefaces",
+        ink_is_light=True,
+    )
+    layouts: tuple[Layout, ...] = ()
+
+    def known_classes(self) -> KnownClasses:
+        """Nothing needs to be recognised: the arrays are in the package."""
+        return KnownClasses()
+
+
+@cache
+def embedded_glyphs() -> PackedImages:
+    """The arrays of the package as a data set in memory."""
+    arrays = load_glyphs()
+    origin = Origin("the package", "drawn at 28 x 28", "", Glyphs.card.licence, Glyphs.card.citation)
+    return PackedImages.from_arrays(
+        arrays.images,
+        np.asarray(arrays.labels, np.int64),
+        arrays.class_names,
+        arrays.splits,
+        name=EMBEDDED,
+        origin=origin,
+    )
 
 
 @cache
@@ -96,40 +128,3 @@ def _bytes_of(path: Path) -> bytes:
             f"{path} of the embedded data set glyphs cannot be read ({error.strerror}); it comes with the package, "
             "so reinstall e3bm."
         ) from error
-
-
-@SOURCES.register(EMBEDDED)
-class Glyphs:
-    """Characters drawn from open-licence typefaces, 28 px, grey."""
-
-    card = SourceCard(
-        title="glyphs",
-        image_size=28,
-        accepted_sizes=(28,),
-        channels=1,
-        licence="the typefaces' own open licences (OFL-1.1 and Apache-2.0)",
-        citation="The e3bm developers, glyphs: characters drawn from open typefaces",
-        ink_is_light=True,
-    )
-    layouts: tuple[Layout, ...] = ()
-
-    def known_classes(self) -> KnownClasses:
-        """Nothing needs to be recognised: the arrays are in the package."""
-        return KnownClasses()
-
-
-@cache
-def embedded_glyphs() -> PackedImages:
-    """The arrays of the package as a data set in memory."""
-    from e3bm.data.sources.glyphs import load_glyphs
-
-    arrays = load_glyphs()
-    origin = Origin("the package", "drawn at 28 x 28", "", Glyphs.card.licence, Glyphs.card.citation)
-    return PackedImages.from_arrays(
-        arrays.images,
-        np.asarray(arrays.labels, np.int64),
-        arrays.class_names,
-        arrays.splits,
-        name=EMBEDDED,
-        origin=origin,
-    )

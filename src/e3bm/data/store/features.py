@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, computed once: tasks are then gathered from them at head speed."""
+"""Features of a frozen backbone: computed once, kept in a cache, and gathered into tasks."""
 
 import hashlib
 import io
@@ -116,20 +116,25 @@ class FeatureTasks:
         episodes = self.sampler.batch(numbers)
         longest = max(len(episode.support) for episode in episodes)
         padded = any(len(episode.support) < longest for episode in episodes)
+        labels = torch.tensor([_padded_to(episode.support_labels, longest) for episode in episodes])
+        query_labels = torch.tensor([episode.query_labels for episode in episodes])
+        classes = self.sampler.split_classes(episodes)
         return TaskBatch(
-            self._rows([_filled(episode.support, longest) for episode in episodes]),
-            torch.tensor([_filled(episode.support_labels, longest) for episode in episodes]),
+            self._rows([_padded_to(episode.support, longest) for episode in episodes]),
+            labels,
             self._rows([episode.query for episode in episodes]),
-            torch.tensor([episode.query_labels for episode in episodes]),
+            query_labels,
             episodes[0].ways,
             _mask(episodes, longest) if padded else None,
+            classes.gather(1, labels),
+            classes.gather(1, query_labels),
         )
 
     def _rows(self, positions: Sequence[Sequence[int]]) -> Float[Tensor, "T N D"]:
         return self.features[self._row_of[torch.tensor(positions)]]
 
 
-def _filled(values: tuple[int, ...], length: int) -> tuple[int, ...]:
+def _padded_to(values: tuple[int, ...], length: int) -> tuple[int, ...]:
     return values + values[:1] * (length - len(values))
 
 

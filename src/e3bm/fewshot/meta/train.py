@@ -25,22 +25,20 @@ from e3bm.fewshot.prior.file import save_prior
 from e3bm.fewshot.prior.learner import build_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
+from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.evaluation.metrics import accuracies, negative_log_likelihoods
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import held, read_json, write_bytes, write_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Progress, Silent, shown
 from e3bm.runs.settings import OptimiserSettings
 from e3bm.runs.training.optimisers import build_optimiser, schedule_factor
-
-# Meta-training of a prior on tasks of every shape: the loss is the likelihood of the queries, in units of log W.
-
 
 GROUPS = 4  # shapes in a meta-batch: one alone would pull the prior its way
 CLIP = 0.5
 WARM_UP = 50
 VALIDATION_SHAPES = ((5, 1), (10, 2), (10, 5), (15, 10))
 VALIDATION_TASKS = 20
+BATCH_SHAPES = TaskShapes(queries=120)
 
 Record = Callable[[dict[str, Any]], None]
 
@@ -58,7 +56,10 @@ def train_prior(
     advance: Callable[[int], None] = lambda step: None,
     draw: Callable[[np.random.Generator], TaskBatch] | None = None,
 ) -> None:
-    """Train to the last step; the records hold training loss and, for each validation pool, accuracy and likelihood."""
+    """Meta-train a learner on tasks of every shape; the loss is the likelihood of the queries, in units of log W.
+
+    ``record`` gets the training loss and, for each validation pool, accuracy and likelihood.
+    """
     random = np.random.default_rng(seed)
     optimiser = build_optimiser(learner, settings)
     draw = draw or (lambda source: draw_tasks(pools, shapes, settings.tasks, source))
@@ -114,9 +115,6 @@ def validate(learner: MetaLearner, pools: Sequence[FeaturePool], seed: int = 123
     return lines
 
 
-BATCH_SHAPES = TaskShapes(queries=120)
-
-
 def run_train_prior(
     settings: PriorSettings, out: Path, folder: Path, progress: Progress | None = None
 ) -> dict[str, Any]:
@@ -170,7 +168,7 @@ def _trained(
 
     together = name == "together"
     draw = partial(draw_batches, pools, BATCH_SHAPES, optimiser.tasks) if together else None
-    with shown(progress, f"{name} prior", optimiser.steps):
+    with stage(progress, f"{name} prior", optimiser.steps):
         train_prior(
             learner,
             pools,
@@ -192,7 +190,7 @@ def _trust(
     kept = run.path / "trust.json"
     if kept.exists():
         return TrustPrior.from_json(read_json(kept))
-    with shown(progress, "numbers of trust", len(pools) * len(SHOTS) * settings.trust_tasks):
+    with stage(progress, "numbers of trust", len(pools) * len(SHOTS) * settings.trust_tasks):
         double = build_prior(settings.votes, epochs=settings.epochs).double().requires_grad_(False)
         double.load_state_dict(learner.state_dict())
         advance: Callable[[int], None] = progress.advance
@@ -202,7 +200,7 @@ def _trust(
 
 
 def _forget(run: RunFolder, part: str) -> None:
-    """Drop what a stopped training of a part has logged: it begins again."""
+    """Drop what an interrupted training of a part has logged, because the part begins again."""
     lines = [line for line in run.lines("metrics") if line["part"] != part]
     write_bytes(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
 

@@ -1,7 +1,7 @@
-"""Features of a data set's classes in several views, computed once: what a prior of few-shot classifiers learns from.
+"""Features of data sets in several views, computed once: what a prior of few-shot classifiers is trained on.
 
-One pass of EfficientNet-Lite0 gives three views, from its middle to its end, and the picture in small is a fourth: a
-prior that serves any features should have seen good ones and bad ones, wide ones and narrow ones.
+One pass of EfficientNet-Lite0 gives three views, from its middle to its end, and the reduced picture is a fourth: a
+prior for any features should have seen good and bad, wide and narrow ones.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError
 from e3bm.fewshot.meta.pools import FeaturePool
 from e3bm.fewshot.meta.settings import PriorSettings
-from e3bm.runs.progress import Progress, shown
+from e3bm.progress import Progress, stage
 from e3bm.runs.settings import Split
 
 LITE0_WIDTHS = {"last": 1280, "early": 40, "middle": 112}
@@ -87,7 +87,7 @@ def _lite0_table(classes: ViewedClasses, pipeline: Pipeline, folder: Path, progr
     key = feature_key(f"views {lite0_digest()}", classes.images.digest, str(pipeline), classes.positions)
     table = cache.read(key)
     if table is None:
-        with shown(progress, f"features of {classes.name}", len(classes.positions)):
+        with stage(progress, f"features of {classes.name}", len(classes.positions)):
             table = embed_images(classes.images, classes.positions, lite0_views(pipeline), progress.advance)
         cache.keep(key, table)
     return table

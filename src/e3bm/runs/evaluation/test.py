@@ -12,7 +12,8 @@ from e3bm.core.learner import DirectLearner, Learner
 from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
 from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
-from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone
+from e3bm.progress import Progress, Silent, stage
+from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.comparison import NOT_PAIRED, Row, Tested, aggregate, baseline_group_of, group_of, pair
 from e3bm.runs.evaluation.ensemble import AveragedLearners, EnsembleSettings, beside, settings_beside
@@ -23,7 +24,6 @@ from e3bm.runs.folder.checkpoint import Checkpoints, Which
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import in_turn
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Progress, Silent, shown
 from e3bm.runs.settings import (
     DataSettings,
     EpisodeSettings,
@@ -108,7 +108,8 @@ def _meta_trained(
     trained_on = open_data(train.data)
     backbone = build_backbone(train.backbone, *trained_on.input_shape)
     run.check_inputs(run_inputs(train, trained_on, backbone))  # a trained backbone is about to get other weights
-    learner = build_learner(train, backbone, trained_on.classes).to(engine.device)
+    size = trained_on.input_shape[1]
+    learner = build_learner(train, backbone, classes=trained_on.classes, image_size=size).to(engine.device)
     Checkpoints(run.path).load_weights(learner, _checkpoint(run))
     exam = _open_exam(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
@@ -119,9 +120,9 @@ def _meta_trained(
         encoder = learner.get_submodule("method.encoder.backbone")
         assert isinstance(encoder, Backbone)
         backbone = encoder.to(DTYPES[train.machine.precision])
-        learner.set_submodule("method.encoder", ReadyFeatures(backbone.feature_size))
+        learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
     tasks: TaskSource = (
-        feature_tasks(exam.data, exam.sampler, backbone, progress, dtype, engine)
+        feature_tasks(exam.data, exam.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
         if fixed or train.backbone.adapt == "frozen"
         else image_tasks(exam.data, exam.sampler, augment=False, dtype=dtype)
     )
@@ -226,7 +227,7 @@ def _open_exam(
 
 def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress: Progress, engine: Engine) -> Tested:
     exam, learner = subject.exam, subject.learner
-    with shown(progress, f"test {subject.labels['method']}", settings.episodes):
+    with stage(progress, f"test {subject.labels['method']}", settings.episodes):
         found = evaluate(
             learner,
             subject.tasks,

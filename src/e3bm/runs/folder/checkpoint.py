@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from e3bm.errors import CheckpointError
+from e3bm.interruption import Interrupted
 from e3bm.runs.engine import Engine
 from e3bm.runs.folder.files import read_json, storage_errors, sweep_leftovers, write_bytes, write_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Interrupted
 
 Which = Literal["last", "best"]
 WEIGHTS, STATE = "weights.safetensors", "state.pt"

@@ -10,12 +10,13 @@ from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import Learner, MetaLearner
 from e3bm.data.episodes.loader import prefetched
+from e3bm.interruption import stop_politely
+from e3bm.progress import Progress, stage
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource, evaluate
 from e3bm.runs.evaluation.metrics import accuracies, negative_log_likelihoods
 from e3bm.runs.folder.checkpoint import Continuation
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Progress, shown, stop_politely
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.training.optimisers import build_optimiser, check_gradients, clip_gradients, schedule_factor
 
@@ -38,7 +39,7 @@ def meta_train(
     shares = (engine.mine(_numbers(settings, number)) for number in range(place.step, total))
     batches = prefetched((tasks.load(share) if share else None for share in shares), tasks.prefetch)
     learner.train()
-    with stop_politely() as wish, shown(progress, f"meta-train {settings.title}", total, place.step):
+    with stop_politely() as request, stage(progress, f"meta-train {settings.title}", total, place.step):
         while place.step < total:
             started = time.perf_counter()
             schedules, (loss, accuracy) = meta_step(learner, next(batches), optimiser, settings, place.step, engine)
@@ -65,7 +66,7 @@ def meta_train(
                 progress.advance(step, validation=summary["accuracy"])
             if validated or step % settings.checkpoint_every == 0:
                 place.save()
-            if engine.any(wish.stop):
+            if engine.any(request.made):
                 place.stop()
 
 
@@ -82,20 +83,22 @@ def meta_step(
     Gives the mean rates and weights [2, M] (M is 0 without an inner loop), and the mean loss and accuracy.
     """
     count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), learner.epochs or 0
+    progress = step / settings.optimiser.steps
     # Anything random inside the model is a function of the step alone, so that a resumed run repeats it.
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
     figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
     if batch is not None:
         batch = engine.place(batch)
+        learner.method.at(progress)
         trace = learner(batch)
-        loss = learner.training_loss(trace, batch, step / settings.optimiser.steps)
+        loss = learner.training_loss(trace, batch, progress)
         (held / count * loss).backward()
         figures = _figures(trace, batch)
     engine.sum_gradients(learner.parameters())
     check_gradients(optimiser, step)
     clip_gradients(optimiser, settings.optimiser)
-    factor = schedule_factor(settings.optimiser, step)
+    factor = schedule_factor(settings.optimiser, step) * learner.method.outer_factor(progress)
     for group in optimiser.param_groups:
         group["lr"] = group["base_lr"] * factor
     optimiser.step()

@@ -16,14 +16,15 @@ from e3bm.core.learner import DirectLearner
 from e3bm.data.episodes.classification import ClassificationBatches, LabelledBatch
 from e3bm.data.episodes.loader import prefetched
 from e3bm.data.episodes.sampler import EpisodeSampler
+from e3bm.interruption import stop_politely
 from e3bm.methods import NearestMean, ReadyFeatures
+from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.assembly import DTYPES, build_backbone
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import evaluate
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
 from e3bm.runs.folder.checkpoint import Checkpoints, Continuation
 from e3bm.runs.folder.run_folder import RunFolder, opened
-from e3bm.runs.progress import Progress, Silent, shown, stop_politely
 from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
 from e3bm.runs.training.optimisers import check_gradients
@@ -89,7 +90,7 @@ def pretrain(
     place = Continuation(model, optimiser, run, engine, total)
     ahead = prefetched((batches.batch(*divmod(number, per_epoch)) for number in range(place.step, total)), PREFETCH)
     model.train()
-    with stop_politely() as wish, shown(progress, f"pretrain {settings.backbone.name}", total, place.step):
+    with stop_politely() as request, stage(progress, f"pretrain {settings.backbone.name}", total, place.step):
         while place.step < total:
             started = time.perf_counter()
             epoch = place.step // per_epoch
@@ -116,7 +117,7 @@ def pretrain(
                 progress.advance(step, validation=found)
             if validated or step % settings.checkpoint_every == 0:
                 place.save()
-            if engine.any(wish.stop):
+            if engine.any(request.made):
                 place.stop()
 
 

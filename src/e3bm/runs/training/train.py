@@ -6,12 +6,12 @@ import torch
 
 from e3bm.backbones import Backbone
 from e3bm.data.episodes.sampler import EpisodeSampler
+from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, weights_digest
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
 from e3bm.runs.folder.run_folder import RunFolder, opened
-from e3bm.runs.progress import Progress, Silent
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 from e3bm.runs.training.meta_train import meta_train
@@ -28,7 +28,7 @@ def run_train(
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     backbone = build_backbone(settings.backbone, *data.input_shape)
-    learner = build_learner(settings, backbone, data.classes).to(engine.device)
+    learner = build_learner(settings, backbone, classes=data.classes, image_size=data.input_shape[1]).to(engine.device)
     inputs = run_inputs(settings, data, backbone)
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
     training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
@@ -61,5 +61,5 @@ def build_tasks(
     """Tasks in the form that the model takes: features where the backbone is frozen, images elsewhere."""
     dtype = DTYPES[settings.machine.precision]
     if settings.backbone.adapt == "frozen":
-        return feature_tasks(data, sampler, backbone, progress, dtype, engine)
+        return feature_tasks(data, sampler, backbone, progress, dtype, engine, needs=settings.method.needs)
     return image_tasks(data, sampler, augment=augment, dtype=dtype)

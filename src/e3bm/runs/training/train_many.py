@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from e3bm.errors import SettingsError
+from e3bm.interruption import Interrupted, time_is_over, time_limit
+from e3bm.progress import Progress, Silent
 from e3bm.runs.evaluation.comparison import group_of
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.files import read_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.progress import Interrupted, Progress, Silent, time_is_over, time_limit
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.training.train import run_train
 from e3bm.settings import read_settings

@@ -2,14 +2,14 @@ import signal
 
 import pytest
 
-from e3bm.runs.progress import stop_politely, time_is_over, time_limit
+from e3bm.interruption import stop_politely, time_is_over, time_limit
 
 
-def test_a_signal_becomes_a_wish_and_a_second_one_an_interrupt():
-    with stop_politely() as wish:
-        assert not wish.stop
+def test_a_signal_becomes_a_request_and_a_second_one_an_interrupt():
+    with stop_politely() as request:
+        assert not request.made
         signal.raise_signal(signal.SIGTERM)
-        assert wish.stop
+        assert request.made
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -21,13 +21,13 @@ def test_handlers_come_back():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_the_end_of_a_time_limit_is_a_wish_inside_it_only():
-    with time_limit(0.0), stop_politely() as wish:
-        assert wish.stop
-    with stop_politely() as wish:
-        assert not wish.stop
-    with time_limit(3600.0), stop_politely() as wish:
-        assert not wish.stop
+def test_the_end_of_a_time_limit_is_a_request_inside_it_only():
+    with time_limit(0.0), stop_politely() as request:
+        assert request.made
+    with stop_politely() as request:
+        assert not request.made
+    with time_limit(3600.0), stop_politely() as request:
+        assert not request.made
 
 
 def test_no_limit_inside_a_limit_and_the_limit_afterwards():
