@@ -224,9 +224,6 @@ def _words(numbers: dict[str, float]) -> str:
     return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
 
 
-# What is said when a training command has ended.
-
-
 def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up: str) -> None:
     """The best validation of a run, and the command that uses it; of several processes only the first says it."""
     if not leads():
