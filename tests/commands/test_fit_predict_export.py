@@ -64,6 +64,16 @@ def test_fit_says_what_it_learned_from(pretrained_run, photos, tmp_path, capsys)
     wrong = tmp_path / "photos" / "grass" / "wrong.png"
     assert f"doubtful: {wrong} is in 'grass' and looks like 'sky' (" in output.out
     assert f"next: e3bm predict {tmp_path / 'm.e3bm'} PHOTO..." in output.out
+    spaced = said(capsys, ["fit", photos, "--out", tmp_path / "my birds.e3bm", "--backbone", pretrained_run])
+    assert f"next: e3bm predict '{tmp_path / 'my birds.e3bm'}' PHOTO..." in spaced.out
+    kept = (tmp_path / "m.e3bm").read_bytes()
+    refused = sentence(capsys, *words)
+    assert (
+        refused
+        == f"e3bm: {tmp_path / 'm.e3bm'} exists already; give another name with --out, or --force to replace it."
+    )
+    assert (tmp_path / "m.e3bm").read_bytes() == kept
+    words = [*words, "--force"]
     found = json.loads(said(capsys, [*words, "--json"]).out)
     assert found["classes"] == {"brick": 4, "grass": 5, "sky": 4}
     assert 0 <= found["left_out_accuracy"] <= 100

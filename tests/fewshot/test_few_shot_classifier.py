@@ -116,6 +116,14 @@ def test_what_is_odd_and_works_is_noted():
     assert alone.predict(picture("sky", 9)).label == "sky"
 
 
+def test_names_that_differ_only_in_case_are_noted():
+    photos = {"Crow": pictures("sky", 2), "crow": pictures("sand", 2), "Größe": pictures("brick", 2)}
+    (note,) = unfitted().fit(photos).notes
+    assert note == (
+        "The classes 'Crow', 'crow' differ only in upper and lower case; if they are one, join their folders."
+    )
+
+
 @pytest.mark.parametrize("name", ["a b", "Größe", "鳥", "👩‍🚀 moon", "in/out", "..", "=1+1", "<b>", '"', "x" * 200])
 def test_strange_class_names_work(name):
     photos = {**support(2), name: pictures("sand", 2)}
