@@ -67,11 +67,7 @@ def test_fit_says_what_it_learned_from(pretrained_run, photos, tmp_path, capsys)
     spaced = said(capsys, ["fit", photos, "--out", tmp_path / "my birds.e3bm", "--backbone", pretrained_run])
     assert f"next: e3bm predict '{tmp_path / 'my birds.e3bm'}' PHOTO..." in spaced.out
     kept = (tmp_path / "m.e3bm").read_bytes()
-    refused = sentence(capsys, *words)
-    assert (
-        refused
-        == f"e3bm: {tmp_path / 'm.e3bm'} exists already; give another name with --out, or --force to replace it."
-    )
+    assert "m.e3bm exists already; give another name with --out, or --force to replace it." in sentence(capsys, *words)
     assert (tmp_path / "m.e3bm").read_bytes() == kept
     words = [*words, "--force"]
     found = json.loads(said(capsys, [*words, "--json"]).out)
@@ -141,7 +137,7 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
     shutil.copy(asked / "bad.png", broken / "sky" / "bad.png")
     assert "bad.png cannot be used: it is damaged" in fit(broken)
     output = said(
-        capsys, ["fit", broken, "--out", tmp_path / "m.e3bm", "--backbone", pretrained_run, "--skip-unreadable"]
+        capsys, ["fit", broken, "--out", tmp_path / "other.e3bm", "--backbone", pretrained_run, "--skip-unreadable"]
     )
     assert "note: " in output.out
     (broken / "sky" / "bad.png").unlink()
