@@ -116,6 +116,21 @@ def test_a_bad_photo_does_not_stop_the_others(model, asked, capsys):
     assert "2 of 4 photos could not be used" in output.err
 
 
+def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked, capsys):
+    (asked / "bad.png").unlink()
+    (asked / "notes.txt").write_text("x")
+    output = said(capsys, ["predict", model, asked, "--json"])
+    assert [row["label"] for row in json.loads(output.out)] == ["grass", "sky"]
+    assert f"e3bm: Not used (unknown format .txt): {asked / 'notes.txt'}.\n" in output.err
+    folder = asked / "photos"
+    shutil.copytree(photos, folder)
+    (folder / "sand").mkdir()
+    words = ["fit", folder, "--backbone", pretrained_run, "--out"]
+    assert f"note: Not used (an empty folder): {folder / 'sand'}.\n" in said(capsys, [*words, asked / "a.e3bm"]).out
+    found = json.loads(said(capsys, [*words, asked / "b.e3bm", "--json"]).out)
+    assert found["unused"] == [{"path": str(folder / "sand"), "reason": "an empty folder"}]
+
+
 def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert "holds no photo" in sentence(capsys, "predict", model, tmp_path / "empty")

@@ -73,6 +73,7 @@ def _as_json(model: "FewShotClassifier", out: Path) -> dict[str, Any]:
         "rates": model.rates.tolist(),
         "votes": model.votes.tolist(),
         "notes": list(model.notes),
+        "unused": [asdict(one) for one in model.unused],
     }
 
 
