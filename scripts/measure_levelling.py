@@ -21,8 +21,9 @@ from e3bm.runs.evaluation.evaluate import evaluate
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import EpisodeSettings, PretrainSettings, read_settings
+from e3bm.runs.settings import EpisodeSettings, PretrainSettings
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
+from e3bm.settings import read_settings
 
 EPISODES = 2000
 POWERS = (0.0, -0.125, -0.25, -0.375, -0.5)  # 0: centred only; -0.5: whitened

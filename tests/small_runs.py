@@ -12,7 +12,8 @@ from e3bm.backbones import build
 from e3bm.data.store.packed import PackedWriter
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import PretrainSettings, TrainSettings, read_settings
+from e3bm.runs.settings import PretrainSettings, TrainSettings
+from e3bm.settings import read_settings
 
 TRAIN_CLASSES, VAL_CLASSES, TEST_CLASSES = 8, 4, 7
 IMAGES_PER_CLASS, SIZE = 10, 16

@@ -18,6 +18,10 @@ _PLACES = {
     # The paper
     "adapt": "core.adapt",
     "MetaLearner": "core.learner",
+    "DirectLearner": "core.learner",
+    "InnerLoopMethod": "core.learner",
+    "DirectMethod": "core.learner",
+    "Trace": "core.adapt",
     "AdaptationTrace": "core.adapt",
     "Hyperprior": "core.hyperprior",
     "FcGenerator": "core.hyperprior",
@@ -35,6 +39,10 @@ _PLACES = {
     "Generated": "core.schedules",
     "meta_loss": "core.learner",
     # Methods and networks, by class or by name
+    "MethodSettings": "settings",
+    "InnerLoopSettings": "settings",
+    "Needs": "settings",
+    "Parts": "methods",
     "Maml": "methods",
     "Mtl": "methods",
     "Sib": "methods",

@@ -82,11 +82,12 @@ def test_conv4_starts_xavier_uniform(name):
 
 
 @pytest.mark.parametrize("name", [name for name in BACKBONES if name.startswith(("resnet", "wrn"))])
-def test_residual_nets_start_kaiming_normal_by_fan_out(name):
+def test_residual_nets_start_normal_by_fan_out(name):
     backbone = build(name, width=0.25)
+    gain = 0.2 if name == "resnet12_tadam" else 2.0  # Kaiming's for ReLU; TADAM has its own
     for layer in backbone.modules():
         if isinstance(layer, nn.Conv2d):
-            expected = math.sqrt(2 / (layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels))
+            expected = math.sqrt(gain / (layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels))
             assert layer.weight.std().item() == pytest.approx(expected, rel=4 / math.sqrt(2 * layer.weight.numel()))
             assert layer.bias is None or not layer.bias.any()
         if isinstance(layer, nn.BatchNorm2d):
@@ -169,3 +170,27 @@ def test_channels_last_changes_the_layout_and_nothing_else(channels):
     convolved = nn.Conv2d(channels, 4, 3)(laid_out)
     assert convolved.is_contiguous(memory_format=torch.channels_last)
     assert not convolved.is_contiguous()
+
+
+def test_the_network_of_tadam_rounds_odd_sides_up_and_pools_three_times():
+    backbone = build("resnet12_tadam", width=0.05).eval()
+    assert backbone.maps(torch.randn(1, 3, 84, 84)).shape[2:] == (11, 11)
+    assert backbone.maps(torch.randn(1, 3, 32, 32)).shape[2:] == (4, 4)
+
+
+def test_the_network_of_tadam_is_swish_after_batchnorm_of_its_own_kind():
+    backbone = build("resnet12_tadam", width=0.05, channels=2, image_size=8).double()
+    maps = images = torch.randn(3, 2, 8, 8, dtype=torch.float64)
+    norm = lambda values: F.batch_norm(values, None, None, training=True, eps=1e-3)
+    for number, block in enumerate(backbone.blocks):
+        hidden = maps if number == 0 else F.max_pool2d(maps, 2)
+        maps = hidden
+        for index, layer in enumerate(block.residual):
+            maps = norm(F.conv2d(maps, layer.conv.weight, padding=1))
+            maps = maps * maps.sigmoid() if index < 2 else maps
+        maps = maps + norm(F.conv2d(hidden, block.shortcut.conv.weight))
+        maps = maps * maps.sigmoid()
+    torch.testing.assert_close(backbone(images), maps.mean((2, 3)), rtol=1e-12, atol=1e-12)
+    assert {(layer.eps, layer.momentum) for layer in backbone.modules() if isinstance(layer, nn.BatchNorm2d)} == {
+        (1e-3, 0.05)
+    }

@@ -29,6 +29,7 @@ def count(network: nn.Module, learnable: bool = False) -> int:
         ("resnet12", {}, 12_424_320, 640),
         ("resnet18", {}, 11_168_832, 512),
         ("resnet25", {}, 36_579_360, 640),
+        ("resnet12_tadam", {}, 7_996_800, 512),
         ("wrn28_10", {}, 36_482_880, 640),
         ("wrn28_10_sib", {}, 36_472_784, 640),
     ],

@@ -63,7 +63,7 @@ def test_rows_carry_everything_that_makes_them_honest(runs, capsys):
         assert 0 <= row["accuracy"] <= 100
         assert row["ci"] >= 0
         assert len(row["reliability"]["count"]) == BINS
-        assert len(row["epoch_accuracy"]) == len(row["rates"]) == len(row["weights"]) == max(row["epochs"], 1)
+        assert len(row["epoch_accuracy"]) == len(row["rates"]) == len(row["weights"]) == row["epochs"]
         assert row["parameters"] > 0
         assert RunFolder(runs / name).results()[-1]["accuracy"] == row["accuracy"]
     assert len({row["episodes_hash"] for row in rows}) == 1

@@ -1,16 +1,24 @@
 """What every registered method promises. A new method adds a line to EXAMPLES and inherits the suite."""
 
+import ast
+from pathlib import Path
+from typing import get_args
+
 import pytest
 import torch
 
+import e3bm
 from e3bm.backbones import build
-from e3bm.core.adapt import InnerProblem
+from e3bm.core.adapt import AdaptationTrace, InnerProblem
 from e3bm.core.context import Context, Observation, Stats
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, Method, meta_loss
+from e3bm.core.learner import DirectLearner, InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
-from e3bm.methods import METHODS, Maml, Mtl, ReadyFeatures, Sib
+from e3bm.errors import SettingsError
+from e3bm.methods import METHODS, Maml, Mtl, NearestMean, ReadyFeatures, Sib
+from e3bm.runs.settings import BackboneSettings, MachineSettings, TrainSettings
+from e3bm.settings import InnerLoopSettings, MethodSettings, read_settings
 
 FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
 SIZE = 16
@@ -34,8 +42,80 @@ WEIGHTS = {
 }
 
 
+DIRECT = {"nearest_mean": (lambda: NearestMean(ReadyFeatures(FEATURES)), (FEATURES,))}
+
+
 def test_every_method_is_here():
-    assert set(METHODS) == set(EXAMPLES)
+    assert set(METHODS) == set(EXAMPLES) | set(DIRECT)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_it_declares_itself(name):
+    """Its settings have its name and make it of parts; what it may be given is known to the settings of a run."""
+    own = METHODS[name].settings
+    assert own().name == name
+    assert issubclass(own, InnerLoopSettings) == (name in EXAMPLES)
+    assert own.title != MethodSettings.title
+    for choices, group, field in (
+        (own.needs.backbone, BackboneSettings, "adapt"),
+        (own.needs.batchnorm, BackboneSettings, "batchnorm"),
+        (own.needs.precision, MachineSettings, "precision"),
+    ):
+        assert set(choices) <= set(get_args(group.model_fields[field].annotation))
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_parameter_has_a_kind(name):
+    method = (EXAMPLES.get(name) or DIRECT[name])[0]()
+    grouped = [id(parameter) for members in method.parameter_kinds().values() for parameter in members]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in method.parameters())
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_direct_method_answers_without_epochs(name):
+    make, shape = DIRECT[name]
+    torch.manual_seed(0)
+    model, tasks = DirectLearner(make()), batch_of(shape, 3)
+    trace = model(tasks)
+    assert type(trace) is not AdaptationTrace
+    assert trace.scores.shape == (3, QUERIES, WAYS)
+    alone = torch.cat([model(tasks.tasks(task, task + 1)).scores for task in range(3)])
+    torch.testing.assert_close(trace.scores, alone, rtol=1e-5, atol=1e-5)
+    assert model.epochs is None
+    with pytest.raises(SettingsError, match="no inner epochs"):
+        model(tasks, epochs=3)
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_settings_refuse_what_a_direct_method_does_not_have(name):
+    title = METHODS[name].settings.title
+    backbone = {"adapt": METHODS[name].settings.needs.backbone[-1]}
+    with pytest.raises(SettingsError, match=f"{title} has no option 'epochs'"):
+        read_settings(TrainSettings, {"method": {"name": name, "epochs": 3}, "backbone": backbone})
+    with pytest.raises(SettingsError, match=f"{title} has no inner epochs, so there is no alpha and no v"):
+        read_settings(
+            TrainSettings, {"method": {"name": name}, "hyperprior": {"weight": "equal"}, "backbone": backbone}
+        )
+
+
+def test_no_method_is_named_outside_of_its_own_rooms():
+    """A method is chosen by its name in settings; only methods/ and paper/ may write one down.
+
+    How images are treated is named after the publication it comes from, and former settings have to be recognised.
+    """
+    package = Path(e3bm.__file__).parent
+    names = {*METHODS, *(METHODS[name].settings.title for name in METHODS)}
+    allowed = {"data/pixels/recipes.py", "data/pixels/pipeline.py", "runs/folder/upgrade.py", "runs/settings.py"}
+    found = []
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package).as_posix()
+        if place.startswith(("methods/", "paper/")):
+            continue
+        constants = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        found += [f"{place}:{node.lineno}: {node.value}" for node in constants if node.value in names]
+    assert [each for each in found if each.split(":")[0] not in allowed] == []
+    # In the settings the only ones are names of normalisations.
+    assert {each.split(": ")[1] for each in found if each.startswith("runs/settings.py")} <= {"mtl"}
 
 
 def learner(name, rate="constant", weight="last", generator="lstm"):
@@ -51,8 +131,11 @@ def learner(name, rate="constant", weight="last", generator="lstm"):
 
 
 def batch(name, tasks=2):
+    return batch_of(EXAMPLES[name][2], tasks)
+
+
+def batch_of(shape, tasks):
     draw = torch.Generator().manual_seed(1)
-    shape = EXAMPLES[name][2]
     labels = torch.arange(WAYS).repeat(2).expand(tasks, -1).contiguous()
     query_labels = torch.randint(WAYS, (tasks, QUERIES), generator=draw)
     examples = lambda count: torch.rand(tasks, count, *shape, generator=draw)
@@ -62,7 +145,7 @@ def batch(name, tasks=2):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_opens_tasks_for_learning(name):
     method = EXAMPLES[name][0]()
-    assert isinstance(method, Method)
+    assert isinstance(method, InnerLoopMethod)
     problem = method.begin(batch(name))
     assert isinstance(problem, InnerProblem)
     state = problem.start()

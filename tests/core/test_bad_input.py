@@ -8,7 +8,7 @@ from torch import nn
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, meta_loss
+from e3bm.core.learner import InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Generated, LastOnly, Learned, equal_values
 from e3bm.errors import DataError, DivergenceError, SettingsError
 from e3bm.methods import Mtl, ReadyFeatures, Sib
@@ -24,7 +24,7 @@ METHODS = {
 }
 
 
-class OpenSib(nn.Module):
+class OpenSib(InnerLoopMethod):
     def __init__(self, sib):
         super().__init__()
         self.sib = sib

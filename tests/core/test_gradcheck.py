@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.func import functional_call
 
 from e3bm.core.context import ClassMean, Context, Stats
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, meta_loss
+from e3bm.core.learner import InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
@@ -36,7 +35,7 @@ WEIGHTS = {
 }
 
 
-class OpenSib(nn.Module):
+class OpenSib(InnerLoopMethod):
     def __init__(self, sib):
         super().__init__()
         self.sib = sib

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import dspace_reference as slow
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, meta_loss
+from e3bm.core.learner import InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Generated, Learned
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
@@ -43,7 +42,7 @@ class Case:
         return f"{self.head}, {self.generator}, {self.summary}, {setting}, {order}, {self.mixing}, M={self.epochs}"
 
 
-class OpenSib(nn.Module):
+class OpenSib(InnerLoopMethod):
     """SIB with gradients of its features."""
 
     def __init__(self, sib):

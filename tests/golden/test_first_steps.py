@@ -24,7 +24,7 @@ from small_runs import settings
 GOLDEN = Path(__file__).parent / "first_steps.json"
 STEPS, TASKS = 20, 2
 # SGD where a bias before batch statistics has no gradient but rounding noise, which Adam would blow up.
-SGD = {"optimiser__kind": "sgd", "optimiser__theta": 0.05, "optimiser__encoder": 0.05, "optimiser__gradient_net": 0.01}
+SGD = {"optimiser__kind": "sgd", "optimiser__theta": 0.05, "optimiser__encoder": 0.05}
 CASES = {
     "MAML": ("maml", {}),
     "MAML+E3BM": ("maml+e3bm", {}),
@@ -36,8 +36,8 @@ CASES = {
     ),
     "MTL, scale and shift": ("mtl-scaled", SGD),
     "MTL+E3BM, scale and shift": ("mtl-scaled+e3bm", SGD),
-    "SIB": ("sib", SGD),
-    "SIB+E3BM": ("sib+e3bm", SGD | {"hyperprior__setting": "transductive"}),
+    "SIB": ("sib", SGD | {"method__gradient_net_rate": 0.01}),
+    "SIB+E3BM": ("sib+e3bm", SGD | {"method__gradient_net_rate": 0.01, "hyperprior__setting": "transductive"}),
 }
 
 
@@ -52,7 +52,7 @@ def losses(folder: Path, name: str) -> list[float]:
     learner = build_learner(wanted, backbone)
     sampler = episode_sampler(data, "train", wanted.episode, wanted.seed, "training")
     tasks = build_tasks(wanted, data, backbone, sampler, Silent(), engine)
-    optimiser = build_optimiser(learner, wanted.optimiser)
+    optimiser = build_optimiser(learner, wanted.optimiser, wanted.method.learning_rates())
     found = []
     for step in range(STEPS):
         batch = tasks.load(range(step * TASKS, (step + 1) * TASKS))

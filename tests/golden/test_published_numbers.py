@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from e3bm.core.context import ClassMean, Context
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner, meta_loss
+from e3bm.core.learner import InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Generated
 from e3bm.methods import Mtl, ReadyFeatures, Sib
 
@@ -115,7 +114,7 @@ SIB_NAMES = {
 }
 
 
-class OpenSib(nn.Module):
+class OpenSib(InnerLoopMethod):
     """SIB as the recording ran it: with gradients of the query features."""
 
     def __init__(self, sib):

@@ -1,6 +1,7 @@
 import torch
 
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import DirectLearner
 from e3bm.methods.attention import AttentionHead
 from e3bm.methods.base import ReadyFeatures
 
@@ -36,6 +37,5 @@ def test_padding_gets_no_attention():
 
 
 def test_it_answers_like_every_other_model():
-    trace = AttentionHead(ReadyFeatures(4))(batch(torch.Generator().manual_seed(2)), every_epoch=True)
-    assert trace.epoch_scores is not None
-    assert trace.epoch_scores.shape == (2, 1, 3, 3)
+    trace = DirectLearner(AttentionHead(ReadyFeatures(4)))(batch(torch.Generator().manual_seed(2)), every_epoch=True)
+    assert trace.scores.shape == (2, 3, 3)

@@ -19,7 +19,9 @@ from e3bm.core.schedules import Constant, Equal, LastOnly, Learned
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods import METHODS, Maml
 from e3bm.methods.base import Parts, ReadyFeatures
+from e3bm.methods.maml import MamlSettings
 from e3bm.runs.settings import TrainSettings
+from e3bm.settings import read_settings
 
 
 def exact(found, expected):
@@ -296,12 +298,10 @@ def test_parameters_of_the_published_network():
 
 def test_built_from_settings():
     backbone = build("conv4", width=0.25, image_size=16)
-    parts = Parts(ReadyFeatures(8), backbone, backbone.feature_size, backbone.feature_positions)
-    settings = TrainSettings(
-        method={"name": "maml", "epochs": 3, "order": "first", "loss_scale": "mean", "checkpointed": True},
-        backbone={"adapt": "full", "batchnorm": "per_step"},
-        episode={"ways": 4},
+    parts = Parts(
+        ReadyFeatures(8), backbone, backbone.feature_size, backbone.feature_positions, ways=4, batchnorm="per_step"
     )
+    settings = MamlSettings(epochs=3, order="first", loss_scale="mean", checkpointed=True)
     method = METHODS["maml"].from_settings(settings, parts)
     assert isinstance(method, Maml)
     assert (method.batchnorm, method.second_order, method.loss_scale) == ("per_step", False, "mean")
@@ -363,7 +363,5 @@ def loop_from_zero(method, batch, rate, epochs):
 
 
 def test_maml_has_no_class_means_to_start_from():
-    settings = TrainSettings().but(method__name="maml", method__start="prototype", backbone__adapt="full")
-    parts = Parts(ReadyFeatures(8), SmoothNetwork(), 8, 4)
-    with pytest.raises(SettingsError, match="'learned' or at 'zero'"):
-        Maml.from_settings(settings, parts)
+    with pytest.raises(SettingsError, match=r"method\.start: Input should be 'learned' or 'zero'"):
+        read_settings(TrainSettings, {"method": {"name": "maml", "start": "prototype"}, "backbone": {"adapt": "full"}})

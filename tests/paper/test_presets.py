@@ -37,7 +37,7 @@ def test_presets_hold_together(name):
 def test_the_hyperprior_of_every_preset_can_be_built(name):
     train = ALL[name].train
     parts = Parts(ReadyFeatures(32), None, 32, 4 if train.method.name == "maml" else 1)
-    build_hyperprior(train.method, train.hyperprior, train.episode.ways, parts)
+    build_hyperprior(train.method, train.hyperprior, parts)
 
 
 def test_every_row_of_the_papers_tables_has_a_preset():
@@ -139,7 +139,7 @@ def test_both_arms_of_a_comparison_have_the_same_training(shots):
 )
 def test_generators_have_the_stated_numbers_of_parameters(configuration, kind, expected):
     psi = hyperprior_settings("mtl-cosine", configuration, kind)
-    generator = build_generator(psi, 100, 5, Parts(ReadyFeatures(640), None, 640))
+    generator = build_generator(psi, 100, Parts(ReadyFeatures(640), None, 640))
     assert isinstance(generator, FcGenerator | LstmGenerator)
     assert sum(parameter.numel() for parameter in generator.parameters()) == expected
     assert all(isinstance(parameter, torch.nn.Parameter) for parameter in generator.parameters())

@@ -10,7 +10,8 @@ import pytest
 
 from e3bm.runs.folder.files import write_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import PretrainSettings, Settings, TrainSettings, read_settings
+from e3bm.runs.settings import PretrainSettings, TrainSettings
+from e3bm.settings import Settings, read_settings
 
 MakeRun = Callable[..., Path]
 BINS = 15

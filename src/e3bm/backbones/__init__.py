@@ -15,6 +15,7 @@ from e3bm.backbones.normalisation import (
 )
 from e3bm.backbones.resnet import ResNet
 from e3bm.backbones.scale_shift import ScaleShiftConv2d, ScaleShiftParameters, learnable_parameters, scale_and_shift
+from e3bm.backbones.tadam_resnet import TadamResNet
 from e3bm.backbones.wide_resnet import WideResNet
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "ResNet",
     "ScaleShiftConv2d",
     "ScaleShiftParameters",
+    "TadamResNet",
     "TaskBatchNorm2d",
     "WideResNet",
     "batchnorm_mode",

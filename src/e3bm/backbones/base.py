@@ -36,6 +36,17 @@ class Backbone(nn.Module, ABC):
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         """The features of every image."""
 
+    def maps(self, images: Float[Tensor, "N C H W"], *, last_pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
+        """The last feature map of every image, from the same weights; ``forward`` averages or flattens it.
+
+        Without ``last_pooling`` the last block does not pool, so that maps have twice the side; a network that has no
+        pooling there gives the same maps either way.
+        """
+        raise SettingsError(
+            f"{type(self).__name__} gives features without positions, and this method needs feature maps; choose one "
+            "of the backbones conv4, resnet12, resnet18, resnet25 or wrn28_10, not levelled."
+        )
+
     def conv_norm_pairs(self) -> list[tuple[str, str]]:
         """The names of each convolution and of the BatchNorm that alone reads its output: what can be folded."""
         return [

@@ -155,13 +155,18 @@ class Conv4(Backbone):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        maps = self.maps(images)
+        return maps.mean((2, 3)) if self.average else maps.flatten(1)
+
+    def maps(self, images: Float[Tensor, "N C H W"], *, last_pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
+        """The last feature map, after its max-pooling or before it; the form with strides has no pooling."""
         check_image_size(images, self.image_size)
         maps = channels_last(images)
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks, 1):
             maps = block(maps)
-            if not self.strided:
+            if not self.strided and (last_pooling or number < DEPTH):
                 maps = F.max_pool2d(maps, 2)
-        return maps.mean((2, 3)) if self.average else maps.flatten(1)
+        return maps
 
     def functional_pass(self) -> FunctionalConv4 | None:
         """The network as a function of its parameters, cheap to differentiate twice; None once layers were replaced."""

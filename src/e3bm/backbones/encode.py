@@ -1,5 +1,6 @@
 """Features of tasks: images of T tasks through one backbone, without one task's statistics touching another's."""
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -21,12 +22,14 @@ def encode(
     update: bool = False,
     mask: Bool[Tensor, "T N"] | None = None,
     chunk_size: int = 64,
-) -> Float[Tensor, "T N D"]:
-    """The features of one part (support or query) of every task.
+    network: Callable[[Tensor], Tensor] | None = None,
+) -> Float[Tensor, "T N *D"]:
+    """The features of one part (support or query) of every task, or what another pass of the backbone gives.
 
     ``batch``: each task passes alone, in order, normalised by its own statistics, which ``update`` sets aside for
     ``pop_statistics``. ``running``: all tasks pass together, ``chunk_size`` images at a time. Where the mask is False
-    an image is padding: it is not encoded, enters no statistics, and its features are zero.
+    an image is padding: it is not encoded, enters no statistics, and its features are zero. ``network`` is the pass to
+    make (the backbone's ``maps``, say); it must use the backbone's own layers.
     """
     _check(backbone, images, mode, update, mask)
     tasks, examples = images.shape[:2]
@@ -34,11 +37,12 @@ def encode(
         calls = list(images) if mask is None else [images[task][mask[task]] for task in range(tasks)]
     else:
         calls = list((images.flatten(0, 1) if mask is None else images[mask]).split(chunk_size))
+    network = backbone if network is None else network
     with batchnorm_mode(backbone, mode, update):
-        features = torch.cat([backbone(call) for call in calls])
+        features = torch.cat([network(call) for call in calls])
     if mask is None:
-        return features.view(tasks, examples, -1)
-    padded = features.new_zeros(tasks, examples, features.shape[1])
+        return features.reshape(tasks, examples, *features.shape[1:])
+    padded = features.new_zeros(tasks, examples, *features.shape[1:])
     padded[mask] = features
     return padded
 
@@ -65,9 +69,6 @@ def _check(backbone: Backbone, images: Tensor, mode: str, update: bool, mask: Te
         raise SettingsError("Running statistics are updated from batch statistics only; encode with the mode 'batch'.")
 
 
-# A backbone as methods use it: tasks in, features out, with the BatchNorm mode that the settings name.
-
-
 class TaskEncoder(nn.Module):
     """Support and query are encoded in separate passes, every task with its own statistics where those are in use.
 
@@ -87,10 +88,34 @@ class TaskEncoder(nn.Module):
 
     def forward(
         self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
-    ) -> Float[Tensor, "T N D"]:
+    ) -> Float[Tensor, "T N *D"]:
         own = self.batchnorm == "batch" or (self.batchnorm == "batch_then_running" and self.training)
         update = own and self.training and self.batchnorm == "batch_then_running"
         mode: Literal["batch", "running"] = "batch" if own else "running"
         with torch.autocast(examples.device.type, self.autocast, enabled=self.autocast is not None):
-            features = encode(self.backbone, examples, mode, update=update, mask=mask)
+            features = encode(self.backbone, examples, mode, update=update, mask=mask, network=self.network)
         return features.to(examples.dtype)
+
+    def network(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N *D"]:
+        """The pass that images make: to features."""
+        features: Tensor = self.backbone(images)
+        return features
+
+
+class MapEncoder(TaskEncoder):
+    """The same for methods that look at positions: feature maps [tasks, examples, channels, height, width] come out."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        batchnorm: Literal["batch", "running", "batch_then_running"],
+        *,
+        autocast: torch.dtype | None = None,
+        last_pooling: bool = True,
+    ) -> None:
+        super().__init__(backbone, batchnorm, autocast=autocast)
+        self.last_pooling = last_pooling
+
+    def network(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N *D"]:
+        """The pass that images make: to maps, before the last pooling or after it."""
+        return self.backbone.maps(images, last_pooling=self.last_pooling)

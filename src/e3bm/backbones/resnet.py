@@ -30,10 +30,10 @@ class PooledBlock(nn.Module):
         self.shortcut = ConvNorm(inputs, outputs, kernel=1)
         self.drop = drop
 
-    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C2 H2 W2"]:
+    def forward(self, maps: Float[Tensor, "N C H W"], *, pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
         total: Tensor = self.residual(maps)
-        pooled = F.max_pool2d(activate(total.add_(self.shortcut(maps)), LEAKY), 2)
-        dropped: Tensor = self.drop(pooled)
+        activated = activate(total.add_(self.shortcut(maps)), LEAKY)
+        dropped: Tensor = self.drop(F.max_pool2d(activated, 2) if pooling else activated)
         return dropped
 
 
@@ -61,8 +61,16 @@ class ResNet(Backbone):
         initialise_residual(self)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        maps: Tensor = self.blocks(self.stem(channels_last(images)))
-        return maps.mean((2, 3))
+        return self.maps(images).mean((2, 3))
+
+    def maps(self, images: Float[Tensor, "N C H W"], *, last_pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
+        """The last feature map; without ``last_pooling`` ResNet-12 gives it before its last max-pooling."""
+        maps: Tensor = self.stem(channels_last(images))
+        *others, last = self.blocks
+        for block in others:
+            maps = block(maps)
+        maps = last(maps) if last_pooling or not isinstance(last, PooledBlock) else last(maps, pooling=False)
+        return maps
 
 
 @BACKBONES.register("resnet12")

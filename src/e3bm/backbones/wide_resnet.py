@@ -60,8 +60,11 @@ class WideResNet(Backbone):
         initialise_residual(self)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        maps = activate(self.norm(self.blocks(self.stem(channels_last(images)))))
-        return maps.mean((2, 3))
+        return self.maps(images).mean((2, 3))
+
+    def maps(self, images: Float[Tensor, "N C H W"], *, last_pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
+        """The last feature map; there is no pooling in this network."""
+        return activate(self.norm(self.blocks(self.stem(channels_last(images)))))
 
     def conv_norm_pairs(self) -> list[tuple[str, str]]:
         """Inside each block the first convolution and the second BatchNorm; where nothing else reads it, the stem."""

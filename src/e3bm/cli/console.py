@@ -20,9 +20,9 @@ from rich.progress import Progress as Bar
 
 from e3bm.errors import E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
-from e3bm.paper.presets import find_preset
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import AnySettings, TrainSettings, settings_error
+from e3bm.runs.settings import TrainSettings
+from e3bm.settings import AnySettings, settings_error
 
 PLAIN_SECONDS = 5.0
 Parsed = TypeVar("Parsed")
@@ -102,6 +102,8 @@ def settings_of_preset(
     name, rest = _without_preset(words)
     if name is None:
         return plain, rest
+    from e3bm.paper.presets import find_preset
+
     chosen = getattr(find_preset(name), part)
     if chosen is None:
         raise SettingsError(f"The preset '{name}' has nothing for {part}: its method is trained from scratch.")
@@ -111,7 +113,11 @@ def settings_of_preset(
 def check_pretrained(words: Sequence[str], settings: TrainSettings) -> None:
     """Refuse to train a preset from scratch that is meant to begin with pre-trained weights."""
     name, _ = _without_preset(words)
-    if name is not None and find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
+    if name is None:
+        return
+    from e3bm.paper.presets import find_preset
+
+    if find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
         raise SettingsError(
             f"The preset '{name}' begins with a pre-trained backbone: make one with `e3bm pretrain --preset {name} "
             "--run RUN`, and name it with --backbone.pretrained RUN."
@@ -216,9 +222,6 @@ class LineProgress:
 
 def _words(numbers: dict[str, float]) -> str:
     return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
-
-
-# What is said when a training command has ended.
 
 
 def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up: str) -> None:

@@ -15,18 +15,22 @@ from e3bm.core.context import Basis, Observation
 from e3bm.core.hyperprior import BoundHyperprior, Hyperprior
 from e3bm.errors import SettingsError
 
-# What an adaptation leaves behind.
+
+@dataclass(frozen=True)
+class Trace:
+    """What a learner leaves behind: the query scores. A method with a loss of its own may add to it."""
+
+    scores: Float[Tensor, "T Q W"]
 
 
 @dataclass(frozen=True)
-class AdaptationTrace:
-    """The ensemble's query scores and, epoch by epoch, how it came to them.
+class AdaptationTrace(Trace):
+    """What an inner loop leaves behind: the ensemble's query scores and, epoch by epoch, how it came to them.
 
     ``rates`` and ``weights`` keep their graph (the KL term needs it); ``losses`` are detached training losses before
     each update. ``epoch_scores`` holds every single learner's scores when they were asked for.
     """
 
-    scores: Float[Tensor, "T Q W"]
     rates: Float[Tensor, "T M"]
     weights: Float[Tensor, "T M"]
     losses: Float[Tensor, "T M"]
@@ -40,7 +44,7 @@ Ensemble = TypeVar("Ensemble")
 
 @runtime_checkable
 class InnerProblem(Protocol[State, Direction, Ensemble]):
-    """A batch of tasks being learned. It knows its moves and nothing of rates, weights or M."""
+    """A batch of tasks being learned. It knows eight moves and nothing of rates, weights or M."""
 
     def basis(self) -> Basis:
         """What a hyperprior may see once."""
@@ -88,6 +92,15 @@ class ReplayableProblem(InnerProblem[State, Direction, Ensemble], Protocol):
         self, directions: Sequence[Direction], rates: Float[Tensor, "T M"], weights: Float[Tensor, "T M"]
     ) -> Ensemble:
         """The ensemble of the learners that these updates lead to."""
+        ...
+
+
+@runtime_checkable
+class RememberingProblem(InnerProblem[State, Direction, Ensemble], Protocol):
+    """A problem whose method trains on more than the scores; such problems are not replayed."""
+
+    def remember(self, trace: AdaptationTrace, state: State) -> AdaptationTrace:
+        """The trace, with what the method's own training loss needs to know of the last state."""
         ...
 
 
@@ -143,7 +156,7 @@ def adapt_and_keep(
         losses=torch.stack(losses, 1),
         epoch_scores=torch.stack(singles, 1) if every_epoch else None,
     )
-    return trace, ensemble
+    return problem.remember(trace, state) if isinstance(problem, RememberingProblem) else trace, ensemble
 
 
 def _replay(

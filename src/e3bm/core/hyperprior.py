@@ -4,6 +4,7 @@ A hyperprior is first bound to a batch of tasks, which lets it project its input
 called once per epoch. Recurrent state is handed in and out, never kept.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,16 +52,19 @@ class BoundGenerator(Protocol):
         ...
 
 
-@runtime_checkable
-class Generator(Protocol):
+class Generator(nn.Module, ABC):
     """A network from context to the differences Delta alpha, Delta v."""
 
+    @abstractmethod
     def bind(self, basis: Basis, epochs: int, line: Line) -> BoundGenerator:
         """See the tasks once."""
-        ...
+
+    def parts(self) -> list[list[nn.Parameter]]:
+        """Its parameters: one list for each value that it generates, or a single list where they share them."""
+        return [list(self.parameters())]
 
 
-class FcGenerator(nn.Module):
+class FcGenerator(Generator):
     """Eq. 10: every epoch has its own linear layer. Alpha and v have parameters of their own, entry by entry."""
 
     def __init__(self, context: Context, epochs: int, outputs: int, *, zero_start: bool = False) -> None:
@@ -80,6 +84,9 @@ class FcGenerator(nn.Module):
         bias = torch.addcmul(line.offset, torch.stack(list(self.bias), 1), line.slope)
         return BoundFc(self.context.bind(basis, weight, bias))
 
+    def parts(self) -> list[list[nn.Parameter]]:
+        return [list(pair) for pair in zip(self.weight, self.bias, strict=True)]
+
 
 class BoundFc:
     """An FC generator on its tasks: a reading with a group for every epoch."""
@@ -94,7 +101,7 @@ class BoundFc:
         return self.reading.values(seen)
 
 
-class LstmGenerator(nn.Module):
+class LstmGenerator(Generator):
     """Eq. 11: an LSTM over epochs; with ``separate`` alpha and v have one each, with parameters of their own.
 
     Without ``readout`` the hidden state itself is Delta, as in the published code (hidden size 1). The cell is written
@@ -134,6 +141,11 @@ class LstmGenerator(nn.Module):
         return BoundLstm(
             self.context.bind(basis, rows, torch.stack(biases, 1).view(1, 4 * width)), recurrent, readout, line
         )
+
+    def parts(self) -> list[list[nn.Parameter]]:
+        lists = [self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias]
+        lists += [] if self.readout is None else [self.readout]
+        return [[each[cell] for each in lists] for cell in range(self.cells)]
 
 
 class BoundLstm:
@@ -273,6 +285,17 @@ class Hyperprior(nn.Module):
             scaled=self.mixing == SCALED,
             constrained=(self.constrained and self.rate.trained, self.constrained and self.weight.trained),
         )
+
+    def parameter_kinds(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by the learning rate they have; a joint generator counts as that of the rates."""
+        kinds: dict[str, list[nn.Parameter]] = {"psi_rate": [], "psi_weight": []}
+        if self.generator is not None:
+            generated = [kind for kind, each in zip(kinds, (self.rate, self.weight), strict=True) if each.generated]
+            kinds |= dict(zip(generated, self.generator.parts(), strict=False))
+        for kind, schedule in (("base_rate", self.rate), ("base_weight", self.weight)):
+            assert isinstance(schedule, nn.Module)
+            kinds[kind] = list(schedule.parameters())
+        return kinds
 
     def _line(self, rates: Float[Tensor, " M"], weights: Float[Tensor, " M"]) -> Line:
         """Eq. 12 for the generated schedules; scaled rates are not a line and get Delta itself."""

@@ -26,7 +26,8 @@ from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, parse_pipel
 from e3bm.runs.assembly import build_backbone, weights_digest
 from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings, read_settings
+from e3bm.runs.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings
+from e3bm.settings import read_settings
 
 HUB = "transformers:"
 INSIDE = "backbone."

@@ -2,26 +2,24 @@
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import DirectMethod, Encoder
 from e3bm.methods.heads.collapsed import unit
 
 
-class AttentionHead(nn.Module):
+class AttentionHead(DirectMethod):
     """A query's class probabilities: its attention, a softmax over scaled cosines, summed over each class's support."""
 
     def __init__(self, encoder: Encoder, scale: float = 10.0) -> None:
         super().__init__()
         self.encoder, self.scale = encoder, scale
 
-    def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> AdaptationTrace:
-        scores = self.scores(batch)
-        none = scores.new_zeros(len(batch), 1)
-        return AdaptationTrace(scores, none, none + 1, none, scores.unsqueeze(1) if every_epoch else None)
+    def forward(self, batch: TaskBatch) -> Trace:
+        return Trace(self.scores(batch))
 
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Logarithms of the class probabilities; padded examples get no attention."""

@@ -1,15 +1,21 @@
-"""What methods share: the registry and the encoder they are given."""
+"""What methods are built from: the registry, the encoder they are given, and the shape of their episodes.
+
+A method is one file of this package: a settings class that says its name, its options and what it needs, and a class
+registered under that name which makes itself of those settings and of Parts.
+"""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from e3bm.core.learner import Method
+from e3bm.core.learner import DirectMethod, InnerLoopMethod, Method
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
-from e3bm.runs.settings import TrainSettings
+from e3bm.settings import InnerLoopSettings, MethodSettings, Needs
+
+DEFAULT_METHOD = "mtl"
 
 
 @runtime_checkable
@@ -20,29 +26,27 @@ class Encoder(Protocol):
 
     def __call__(
         self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
-    ) -> Float[Tensor, "T N D"]: ...
+    ) -> Float[Tensor, "T N *features"]: ...
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method is built from: an encoder, and the network inside it where there is one."""
+    """What a method is built from: an encoder, the network inside it where it is trained, and the episodes' shape."""
 
     encoder: Encoder
     backbone: nn.Module | None
     feature_size: int
     feature_positions: int = 1  # features are channels x positions
+    ways: int = 5
+    shots: int | tuple[int, int] = 1
+    queries: int = 15
+    classes: int = 0  # of the training set
+    batchnorm: str = "running"  # whose statistics a trained backbone uses
+    map_shape: tuple[int, int, int] | None = None  # channels, height, width, for methods that take maps
 
 
-class MethodFactory(Protocol):
-    """A method's class, as the registry holds it."""
-
-    @classmethod
-    def from_settings(cls, settings: TrainSettings, parts: Parts) -> Method:
-        """The method that the settings describe."""
-        ...
-
-
-METHODS: Registry[type[MethodFactory]] = Registry("methods")
+# Classes with an attribute `settings`, their settings class, and a class method `from_settings(settings, parts)`.
+METHODS: Registry[type[Any]] = Registry("methods")
 
 
 class ReadyFeatures(nn.Module):
@@ -62,10 +66,43 @@ class ReadyFeatures(nn.Module):
         return examples
 
 
+class ReadyMaps(nn.Module):
+    """The encoder of examples that are feature maps already."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.feature_size = shape[0]
+
+    def forward(
+        self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N C H W"]:
+        if examples.shape[2:] != self.shape:
+            raise DataError(
+                f"This model takes feature maps [tasks, examples, {', '.join(map(str, self.shape))}]; "
+                f"found {tuple(examples.shape)}."
+            )
+        return examples
+
+
 def check_ways(expected: int, found: int, why: str) -> None:
     """Refuse tasks with another number of classes than a model's parameters are made for."""
     if expected != found:
         raise SettingsError(f"This model is made for {expected} ways because of its {why}; the tasks have {found}.")
 
 
-__all__ = ["METHODS", "Encoder", "Method", "Parts", "ReadyFeatures", "check_ways"]
+__all__ = [
+    "DEFAULT_METHOD",
+    "METHODS",
+    "DirectMethod",
+    "Encoder",
+    "InnerLoopMethod",
+    "InnerLoopSettings",
+    "Method",
+    "MethodSettings",
+    "Needs",
+    "Parts",
+    "ReadyFeatures",
+    "ReadyMaps",
+    "check_ways",
+]

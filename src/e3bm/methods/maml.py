@@ -1,31 +1,57 @@
 """MAML (Finn et al., ICML 2017): the base-learner is the whole network, and its initial weights are meta-learned."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from e3bm.core.adapt import AdaptationTrace
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods.base import METHODS, Parts, check_ways
+from e3bm.methods.base import METHODS, InnerLoopMethod, InnerLoopSettings, Needs, Parts, check_ways
 from e3bm.methods.functional import ImageBackbone, functional_pass
-from e3bm.methods.maml_passes import Answer, Lesson, Parameters, TaskPasses, parameter_names
+from e3bm.methods.maml_passes import Answer, FixedParameters, Lesson, Parameters, TaskPasses, parameter_names
 from e3bm.methods.step_statistics import BatchNorm, StepStatistics
-from e3bm.runs.settings import TrainSettings
+
+
+class MamlSettings(InnerLoopSettings):
+    """MAML: every weight of the network is adapted."""
+
+    title = "MAML"
+    needs = Needs(
+        takes="images",
+        backbone=("full",),
+        batchnorm=("batch", "running", "batch_then_running", "per_step"),
+        precision=("float32", "float64"),
+        reasons={
+            "backbone.adapt": "MAML adapts the whole network",
+            "machine.precision": "MAML's second derivatives need float32 or float64",
+        },
+    )
+
+    name: Literal["maml"] = "maml"
+    start: Literal["learned", "zero"] = "learned"
+    """Theta_0 of the head: meta-learned, or zero."""
+    loss_scale: Literal["ways", "mean"] = "ways"
+    """Inner loss: W times the mean cross-entropy, as published, or the mean."""
+    checkpointed: bool = False
+    """Recompute inner steps in the backward pass to save memory."""
 
 
 @METHODS.register("maml")
-class Maml(nn.Module):
+class Maml(InnerLoopMethod):
     """Initial weights of a backbone and a linear head, adapted together; BatchNorm's scale and shift are not adapted.
 
     The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. With ``start``
     "zero" the head begins every task at zero, so that no class is ahead before its examples are seen (Kao et al., ICLR
     2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general path
-    through any network. ``epochs`` is needed by ``per_step`` BatchNorm only.
+    through any network. ``epochs`` is needed by ``per_step`` BatchNorm only, whose sets ``led`` numbers as MAML++ does.
     """
+
+    settings = MamlSettings
 
     def __init__(
         self,
@@ -37,6 +63,7 @@ class Maml(nn.Module):
         start: Literal["learned", "zero"] = "learned",
         batchnorm: BatchNorm = "batch",
         epochs: int | None = None,
+        led: bool = False,
         checkpointed: bool = False,
         fast: bool = True,
     ) -> None:
@@ -56,26 +83,23 @@ class Maml(nn.Module):
         if start == "zero":
             nn.init.zeros_(self.head.weight)
             self.head.requires_grad_(False)
-        self.statistics = StepStatistics(batchnorm, backbone, epochs)
+        self.statistics = StepStatistics(batchnorm, backbone, epochs, led=led)
         self.second_order, self.loss_scale = second_order, loss_scale
         self.checkpointed, self.fast = checkpointed, fast
 
     @classmethod
-    def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Maml":
+    def from_settings(cls, settings: MamlSettings, parts: Parts) -> "Maml":
         if parts.backbone is None:
             raise SettingsError("MAML adapts the whole network; set backbone.adapt to full.")
-        batchnorm, start = settings.backbone.batchnorm, settings.method.start
-        if start == "prototype":
-            raise SettingsError("MAML's head starts 'learned' or at 'zero'; found method.start prototype.")
         return cls(
             parts.backbone,
-            ways=settings.episode.ways,
-            second_order=settings.method.order == "second",
-            loss_scale=settings.method.loss_scale,
-            start=start,
-            batchnorm=batchnorm,
-            epochs=settings.method.epochs if batchnorm == "per_step" else None,
-            checkpointed=settings.method.checkpointed,
+            ways=parts.ways,
+            second_order=settings.order == "second",
+            loss_scale=settings.loss_scale,
+            start=settings.start,
+            batchnorm=cast(BatchNorm, parts.batchnorm),
+            epochs=settings.epochs if parts.batchnorm == "per_step" else None,
+            checkpointed=settings.checkpointed,
         )
 
     @property
@@ -89,6 +113,11 @@ class Maml(nn.Module):
         return self.batchnorm == "batch" and self.statistics.normalises
 
     def begin(self, batch: TaskBatch) -> "MamlProblem":
+        return self.problem(batch)
+
+    def problem(self, batch: TaskBatch, changes: "Changes | None" = None) -> "MamlProblem":
+        """The moves, changed as a method that builds on this one wants them."""
+        changes = Changes() if changes is None else changes
         check_ways(self.head.out_features, batch.ways, "linear head")
         if batch.support.ndim != 5:
             raise DataError(
@@ -99,27 +128,50 @@ class Maml(nn.Module):
             raise SettingsError("MAML takes gradients at test time too; use torch.no_grad in place of inference_mode.")
         names = parameter_names(self.backbone)
         values = dict(self.backbone.named_parameters())
+        fixed = tuple(values[name] for name in names.fixed)
         passes = TaskPasses(
             functional_pass(self.backbone, fast=self.fast),
             self.statistics.open(self.backbone),
             names,
-            tuple(values[name] for name in names.fixed),
-            second_order=self.second_order,
+            changes.fixed or (lambda part, updates: fixed),
+            second_order=self.second_order and not changes.first_order,
             loss_factor=float(batch.ways if self.loss_scale == "ways" else 1),
             checkpointed=self.checkpointed,
         )
         for task in range(len(batch)):
             passes.add_task(batch.support[task], batch.support_labels[task], batch.mask[task], batch.query[task])
         start = (*(values[name] for name in names.adapted), self.head.weight, self.head.bias)
-        return MamlProblem(passes, start, batch.mask, self.positions)
+        return MamlProblem(passes, start, batch.mask, self.positions, changes)
+
+
+@runtime_checkable
+class TensorRates(Protocol):
+    """From an epoch's rate of every task to a rate for each tensor of its learner."""
+
+    def __call__(self, updates: int, rate: Float[Tensor, " T"]) -> Float[Tensor, "T L"]: ...
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What differs from MAML in one batch of tasks.
+
+    ``fixed`` parameters that depend on the pass, ``rates`` that depend on the tensor, inner gradients that are
+    constants though the method is of second order, and whether the trace shall hold every learner's scores.
+    """
+
+    fixed: FixedParameters | None = None
+    rates: TensorRates | None = None
+    first_order: bool = False
+    every_epoch: bool = False
 
 
 @dataclass(frozen=True)
 class Learners:
-    """One learner per task after some updates, with what is already known of them."""
+    """One learner per task after some updates, with what is already known of them; those before, if they are kept."""
 
     updates: int
     parameters: tuple[Parameters, ...]
+    before: "Learners | None" = None
     lessons: list[Lesson] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
@@ -127,8 +179,10 @@ class Learners:
 class MamlProblem:
     """The moves of MAML on T tasks; each pass of a learner is computed once, when it is first needed."""
 
-    def __init__(self, passes: TaskPasses, start: Parameters, mask: Bool[Tensor, "T S"], positions: int) -> None:
-        self._passes, self._mask, self._positions = passes, mask, positions
+    def __init__(
+        self, passes: TaskPasses, start: Parameters, mask: Bool[Tensor, "T S"], positions: int, changes: Changes
+    ) -> None:
+        self._passes, self._mask, self._positions, self._changes = passes, mask, positions, changes
         self.second_order = passes.second_order
         # A frozen network is adapted all the same: its weights are then constants of the outer loop.
         first = tuple(each if each.requires_grad else each.detach().requires_grad_() for each in start)
@@ -151,11 +205,14 @@ class MamlProblem:
         return MamlObservation(self, state, direction)
 
     def step(self, state: Learners, direction: tuple[Parameters, ...], rate: Float[Tensor, " T"]) -> Learners:
+        rates = rate.unsqueeze(1).expand(-1, len(state.parameters[0]))
+        if self._changes.rates is not None:
+            rates = self._changes.rates(state.updates, rate)
         updated = [
-            tuple(each - own * part for each, part in zip(learner, gradient, strict=True))
-            for learner, gradient, own in zip(state.parameters, direction, rate.unbind(0), strict=True)
+            tuple(each - own * part for each, part, own in zip(learner, gradient, its_rates.unbind(0), strict=True))
+            for learner, gradient, its_rates in zip(state.parameters, direction, rates.unbind(0), strict=True)
         ]
-        return Learners(state.updates + 1, tuple(updated))
+        return Learners(state.updates + 1, tuple(updated), state if self._changes.every_epoch else None)
 
     def vote(
         self, ensemble: Float[Tensor, "T Q W"], state: Learners, weight: Float[Tensor, " T"]
@@ -164,6 +221,16 @@ class MamlProblem:
 
     def scores(self, ensemble: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
         return ensemble
+
+    def remember(self, trace: AdaptationTrace, state: Learners) -> AdaptationTrace:
+        """The trace, with every learner's scores where they are wanted."""
+        if not self._changes.every_epoch or trace.epoch_scores is not None:
+            return trace
+        scores: list[Tensor] = []
+        while state.before is not None:
+            scores.insert(0, self.query_scores(state))
+            state = state.before
+        return replace(trace, epoch_scores=torch.stack(scores, 1))
 
     def lessons(self, state: Learners) -> list[Lesson]:
         """What each learner finds in its support."""

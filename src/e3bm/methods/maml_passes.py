@@ -1,7 +1,7 @@
 """The two passes of MAML through one task's network: learning from the support, and answering the queries."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,13 @@ class ParameterNames(NamedTuple):
 
     adapted: tuple[str, ...]
     fixed: tuple[str, ...]
+
+
+@runtime_checkable
+class FixedParameters(Protocol):
+    """The values, in the order of ParameterNames.fixed, that a pass of a learner after some updates has."""
+
+    def __call__(self, part: Part, updates: int) -> Parameters: ...
 
 
 class Lesson(NamedTuple):
@@ -48,7 +55,7 @@ class TaskPasses:
         network: FunctionalPass,
         ledger: StatisticsLedger,
         names: ParameterNames,
-        fixed: Parameters,
+        fixed: FixedParameters,
         *,
         second_order: bool,
         loss_factor: float,
@@ -97,7 +104,7 @@ class TaskPasses:
             ]
             return features if keep else features.detach(), loss if second else loss.detach(), *gradient
 
-        features, loss, *gradient = self._run(compute, learner)
+        features, loss, *gradient = self._run(compute, learner, self.fixed("support", updates))
         return Lesson(features, loss, tuple(gradient))
 
     def answer(self, task: int, updates: int, learner: Parameters) -> Answer:
@@ -107,16 +114,16 @@ class TaskPasses:
             features = self._features("query", task, updates, inputs, self.query[task])
             return features, F.linear(features, inputs[len(learner) - 2], inputs[len(learner) - 1])
 
-        return Answer(*self._run(compute, learner))
+        return Answer(*self._run(compute, learner, self.fixed("query", updates)))
 
-    def _run(self, compute: Computation, learner: Parameters) -> tuple[Tensor, ...]:
-        return run(compute, (*learner, *self.fixed), recompute=self.checkpointed)
+    def _run(self, compute: Computation, learner: Parameters, fixed: Parameters) -> tuple[Tensor, ...]:
+        return run(compute, (*learner, *fixed), recompute=self.checkpointed)
 
     def _features(self, part: Part, task: int, updates: int, inputs: Sequence[Tensor], images: Tensor) -> Tensor:
         adapted = len(self.names.adapted)
         parameters = dict(zip(self.names.adapted, inputs[:adapted], strict=True))
         parameters |= zip(self.names.fixed, inputs[adapted + 2 :], strict=True)
-        given, observe = self.ledger.given(updates), self.ledger.observes(part)
+        given, observe = self.ledger.given(part, updates), self.ledger.observes(part)
         features, seen = self.network(parameters, images, given, observe)
         if observe:
             self.ledger.note(part, updates, task, seen)

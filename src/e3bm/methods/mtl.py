@@ -4,28 +4,46 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
-from e3bm.methods.base import METHODS, Encoder, Parts
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts
 from e3bm.methods.heads.collapsed import unit, unit_centred
 from e3bm.methods.heads.cosine import CosineHead, CosineStart
 from e3bm.methods.heads.labelled import Initialiser, LabelledSupport, LearnedStart, PrototypeStart
 from e3bm.methods.heads.linear import LinearHead
-from e3bm.runs.settings import TrainSettings
+
+
+class MtlSettings(InnerLoopSettings):
+    """MTL: a head trained anew for each task."""
+
+    title = "MTL"
+
+    name: Literal["mtl"] = "mtl"
+    head: Literal["linear", "cosine"] = "linear"
+    """Its classifier."""
+    start: Literal["learned", "prototype"] = "learned"
+    """Theta_0 of the head: meta-learned, or the class means."""
+    temperature: float = Field(default=8.0, gt=0)
+    """Factor on the cosines of the cosine head."""
+    feature_length: float | None = Field(default=None, gt=0)
+    """Linear head: scale every feature vector to this length; unset: as the backbone gives them."""
 
 
 @METHODS.register("mtl")
-class Mtl(nn.Module):
+class Mtl(InnerLoopMethod):
     """Inner loop on the head alone; the encoder (frozen, or with meta-learned scale and shift) is the outer loop's."""
+
+    settings = MtlSettings
 
     def __init__(
         self,
         encoder: Encoder,
         *,
         head: Literal["linear", "cosine"] = "linear",
-        start: Literal["learned", "prototype", "zero"] = "learned",
+        start: Literal["learned", "prototype"] = "learned",
         ways: int = 5,
         temperature: float = 8.0,
         feature_length: float | None = None,
@@ -49,16 +67,15 @@ class Mtl(nn.Module):
     temperature: Tensor
 
     @classmethod
-    def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Mtl":
-        method = settings.method
+    def from_settings(cls, settings: MtlSettings, parts: Parts) -> "Mtl":
         return cls(
             parts.encoder,
-            head=method.head,
-            start=method.start,
-            ways=settings.episode.ways,
-            temperature=method.temperature,
-            feature_length=method.feature_length,
-            second_order=method.order == "second",
+            head=settings.head,
+            start=settings.start,
+            ways=parts.ways,
+            temperature=settings.temperature,
+            feature_length=settings.feature_length,
+            second_order=settings.order == "second",
         )
 
     def begin(self, batch: TaskBatch) -> LinearHead | CosineHead:

@@ -1,27 +1,45 @@
 """The nearest class mean by cosine: the yardstick for features, with nothing learned per task."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, DirectMethod, Encoder, MethodSettings, Parts
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.labelled import LabelledSupport
 
 
-class NearestMean(nn.Module):
-    """Scores are the scaled cosines to the class means; the trace has one epoch in which nothing happens."""
+class NearestMeanSettings(MethodSettings):
+    """The nearest class mean: what features are worth by themselves."""
+
+    title = "nearest class mean"
+
+    name: Literal["nearest_mean"] = "nearest_mean"
+    scale: float = Field(default=10.0, gt=0)
+    """Factor on the cosines."""
+
+
+@METHODS.register("nearest_mean")
+class NearestMean(DirectMethod):
+    """Scores are the scaled cosines to the class means."""
+
+    settings = NearestMeanSettings
 
     def __init__(self, encoder: Encoder, scale: float = 10.0) -> None:
         super().__init__()
         self.encoder, self.scale = encoder, scale
 
-    def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> AdaptationTrace:
-        scores = self.scores(batch)
-        none = scores.new_zeros(len(batch), 1)
-        return AdaptationTrace(scores, none, none + 1, none, scores.unsqueeze(1) if every_epoch else None)
+    @classmethod
+    def from_settings(cls, settings: NearestMeanSettings, parts: Parts) -> "NearestMean":
+        return cls(parts.encoder, settings.scale)
+
+    def forward(self, batch: TaskBatch) -> Trace:
+        return Trace(self.scores(batch))
 
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Cosines of queries and class means of unit-length support examples."""

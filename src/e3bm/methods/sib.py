@@ -4,22 +4,46 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import ParameterKinds
 from e3bm.errors import SettingsError
-from e3bm.methods.base import METHODS, Encoder, Parts, check_ways
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Needs, Parts, check_ways
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.cosine import CosineHead, CosineStart
 from e3bm.methods.heads.labelled import LabelledSupport
-from e3bm.runs.settings import TrainSettings
 
 BATCHNORM_EPS = 1e-5
 
 
+class SibSettings(InnerLoopSettings):
+    """SIB: synthetic gradients of the queries move a cosine head."""
+
+    title = "SIB"
+    transductive = True
+    needs = Needs(
+        backbone=("frozen",),
+        batchnorm=("running",),
+        reasons={"backbone.adapt": "SIB trains on frozen features"},
+    )
+
+    name: Literal["sib"] = "sib"
+    gradient_net: Literal["published", "equivariant"] = "published"
+    """The synthetic-gradient network: as published, or one that serves any number of ways."""
+    gradient_net_rate: float = Field(default=1e-3, ge=0)
+    """Learning rate of the synthetic-gradient network."""
+
+    def learning_rates(self) -> dict[str, float]:
+        return {"gradient_net": self.gradient_net_rate}
+
+
 @METHODS.register("sib")
-class Sib(nn.Module):
+class Sib(InnerLoopMethod):
     """Transductive: queries are used together, their labels never. The encoder is frozen."""
+
+    settings = SibSettings
 
     def __init__(
         self,
@@ -41,14 +65,19 @@ class Sib(nn.Module):
         self.gradient_net: nn.Module = PublishedNet(ways) if gradient_net == "published" else EquivariantNet()
 
     @classmethod
-    def from_settings(cls, settings: TrainSettings, parts: Parts) -> "Sib":
-        method = settings.method
+    def from_settings(cls, settings: SibSettings, parts: Parts) -> "Sib":
         return cls(
             parts.encoder,
-            ways=settings.episode.ways,
-            gradient_net=method.gradient_net,
-            second_order=method.order == "second",
+            ways=parts.ways,
+            gradient_net=settings.gradient_net,
+            second_order=settings.order == "second",
         )
+
+    def parameter_kinds(self) -> ParameterKinds:
+        net = list(self.gradient_net.parameters())
+        kinds, known = super().parameter_kinds(), {id(parameter) for parameter in net}
+        theta = [parameter for parameter in kinds["theta"] if id(parameter) not in known]
+        return {**kinds, "theta": theta, "gradient_net": net}
 
     def begin(self, batch: TaskBatch) -> CosineHead:
         with torch.no_grad():

@@ -4,6 +4,8 @@
 ``running``: one set of running statistics, moved in training by the support passes.
 ``batch_then_running``: as ``batch`` in training, where support passes move the running statistics that tests use.
 ``per_step``: a set for every number of updates; training normalises by the pass's own images and moves that set.
+
+With ``led`` a pass of the queries belongs to the step that led to it and uses that step's set, as MAML++ numbers them.
 """
 
 from collections.abc import Sequence
@@ -22,10 +24,15 @@ BatchNorm = Literal["batch", "running", "batch_then_running", "per_step"]
 Part = Literal["support", "query"]
 
 
-class StepStatistics(nn.Module):
-    """The mode, and in ``per_step`` the running statistics after 0..M updates."""
+def step_of(part: Part, updates: int) -> int:
+    """The inner step that a pass belongs to: the support's pass comes before its update, that of the queries after."""
+    return updates if part == "support" else max(updates - 1, 0)
 
-    def __init__(self, mode: BatchNorm, backbone: nn.Module, epochs: int | None) -> None:
+
+class StepStatistics(nn.Module):
+    """The mode, and in ``per_step`` the running statistics after 0..M updates, or ``led`` by step 0..M-1."""
+
+    def __init__(self, mode: BatchNorm, backbone: nn.Module, epochs: int | None, *, led: bool = False) -> None:
         super().__init__()
         if mode not in get_args(BatchNorm):
             raise SettingsError(f"MAML has no BatchNorm mode '{mode}'; known: {', '.join(get_args(BatchNorm))}.")
@@ -35,10 +42,11 @@ class StepStatistics(nn.Module):
                 f"found epochs={epochs} in the mode '{mode}'."
             )
         self.mode: BatchNorm = mode
+        self.led = led
         layers = [backbone.get_submodule(name) for name in normalisations(backbone)]
         self.normalises = bool(layers)
         # Copies of the layers, so that whatever collects and applies statistics finds these as well.
-        sets = range(0 if epochs is None else epochs + 1)
+        sets = range(0 if epochs is None else epochs + (not led))
         self.steps = nn.ModuleList(nn.ModuleList(_only_statistics(layer) for layer in layers) for _ in sets)
 
     def open(self, backbone: nn.Module) -> "StatisticsLedger":
@@ -47,7 +55,7 @@ class StepStatistics(nn.Module):
             sets = [list(cast(Sequence[TaskNormalisation], step)) for step in self.steps]
         else:
             sets = [list(normalisations(backbone).values())]
-        return StatisticsLedger(self.mode, sets, self.training)
+        return StatisticsLedger(self.mode, sets, self.training, led=self.led)
 
 
 class StatisticsLedger:
@@ -56,17 +64,17 @@ class StatisticsLedger:
     A task that passes several times through the same set leaves the mean of its passes.
     """
 
-    def __init__(self, mode: BatchNorm, sets: list[list[TaskNormalisation]], training: bool) -> None:
-        self.mode, self.sets, self.training = mode, sets, training
+    def __init__(self, mode: BatchNorm, sets: list[list[TaskNormalisation]], training: bool, *, led: bool) -> None:
+        self.mode, self.sets, self.training, self.led = mode, sets, training, led
         self._given: dict[int, tuple[Tensor, ...]] = {}
         self._entries: dict[tuple[int, int], list[Tensor]] = {}
-        self._passes: dict[tuple[int, int], set[Part | int]] = {}
+        self._passes: dict[tuple[int, int], set[tuple[Part, int]]] = {}
 
-    def given(self, updates: int) -> tuple[Float[Tensor, "2 _"], ...] | None:
-        """What a learner after that many updates is normalised by; None: by the images of the pass."""
+    def given(self, part: Part, updates: int) -> tuple[Float[Tensor, "2 _"], ...] | None:
+        """What a pass of a learner after that many updates is normalised by; None: by the images of the pass."""
         if self.mode == "batch" or (self.training and self.mode != "running"):
             return None
-        number = self._number(updates)
+        number = self._number(part, updates)
         if number not in self._given:
             # Copies: statistics may be moved before the backward pass is done with them.
             self._given[number] = tuple(
@@ -80,12 +88,11 @@ class StatisticsLedger:
 
     def note(self, part: Part, updates: int, task: int, seen: Sequence[Float[Tensor, "2 _"]]) -> None:
         """Set a pass's statistics aside; a pass that is computed again is not counted again."""
-        number = self._number(updates)
+        number = self._number(part, updates)
         passes = self._passes.setdefault((number, task), set())
-        identity: Part | int = part if self.mode == "per_step" else updates
-        if identity in passes:
+        if (part, updates) in passes:
             return
-        passes.add(identity)
+        passes.add((part, updates))
         if len(passes) > 1:
             for entry, own in zip(self._entries[number, task], seen, strict=True):
                 entry.lerp_(own.to(entry), 1 / len(passes))
@@ -94,15 +101,17 @@ class StatisticsLedger:
         for layer, entry in zip(self.sets[number], self._entries[number, task], strict=True):
             layer.pending.append(entry)
 
-    def _number(self, updates: int) -> int:
+    def _number(self, part: Part, updates: int) -> int:
         if self.mode != "per_step":
             return 0
-        if updates >= len(self.sets):
+        number = step_of(part, updates) if self.led else updates
+        if number >= len(self.sets):
             raise SettingsError(
-                f"BatchNorm keeps statistics for {len(self.sets) - 1} inner epochs but epoch {updates} was asked for; "
-                "train and test with the same number, or use another BatchNorm mode."
+                f"BatchNorm keeps statistics for {len(self.sets) - (not self.led)} inner epochs but epoch "
+                f"{number + self.led} was asked for; train and test with the same number, or use another BatchNorm "
+                "mode."
             )
-        return updates
+        return number
 
 
 def _only_statistics(layer: nn.Module) -> nn.Module:

@@ -12,7 +12,6 @@ from e3bm.paper.presets import (
     KINDS,
     LEARNED_BY,
     PAPER_PSI_RATE,
-    PSI_GROUPS,
     Kind,
     ablation_settings,
     hyperprior_settings,
@@ -20,7 +19,7 @@ from e3bm.paper.presets import (
 from e3bm.progress import Progress, Silent
 from e3bm.report.page import report
 from e3bm.runs.evaluation.test import run_test
-from e3bm.runs.settings import HyperpriorSettings, TestSettings, TrainSettings
+from e3bm.runs.settings import HYPERPRIOR_RATES, HyperpriorSettings, TestSettings, TrainSettings
 from e3bm.runs.training.train_many import Job, train_many
 
 # Studies as lists of settings: the paper's ablations (alpha, v, hyperprior), and the choices that it leaves open.
@@ -36,7 +35,8 @@ SPEEDS = (PAPER_PSI_RATE, 1e-5, 1e-4, 1e-3, 1e-2)
 # One thing changed at a time: name, words for tables, settings.
 CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("chosen", "as chosen", {}),
-    *((f"speed-{rate:g}", f"Ψ, α', v' at {rate:g}", dict.fromkeys((f"optimiser__{name}" for name in PSI_GROUPS), rate))
+    *((f"speed-{rate:g}", f"Ψ, α', v' at {rate:g}",
+       dict.fromkeys((f"optimiser__{name}" for name in HYPERPRIOR_RATES), rate))
       for rate in SPEEDS),
     ("start-last", "residual, v' last", {"hyperprior__mixing": "residual", "hyperprior__weight_start": "last"}),
     ("start-equal", "residual, v' equal", {"hyperprior__mixing": "residual", "hyperprior__weight_start": "equal"}),
@@ -51,7 +51,7 @@ CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 # What a method alone is tuned by: the setting that it is most sensitive to, and values of it.
 TUNED: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {
     "mtl": (("method__rate",), (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)),
-    "sib": (("optimiser__theta", "optimiser__gradient_net"), (1e-3, 3e-3, 1e-2, 3e-2)),
+    "sib": (("optimiser__theta", "method__gradient_net_rate"), (1e-3, 3e-3, 1e-2, 3e-2)),
     "maml": (("method__rate",), (0.01, 0.02, 0.05)),
 }
 EPOCHS = {"mtl": (10, 100), "sib": (1, 8), "maml": (3, 10)}
@@ -112,7 +112,7 @@ def _paper_arm(method: str) -> Arm:
 
     def change(base: TrainSettings, learned: Path | None) -> TrainSettings:
         kind: Kind = "lstm-transductive" if base.hyperprior.setting == "transductive" else "lstm-inductive"
-        rates = dict.fromkeys((f"optimiser__{name}" for name in PSI_GROUPS), PAPER_PSI_RATE)
+        rates = dict.fromkeys((f"optimiser__{name}" for name in HYPERPRIOR_RATES), PAPER_PSI_RATE)
         return base.but(hyperprior=hyperprior_settings(method, "paper", kind), **rates)
 
     return Arm("paper", "{method}+E3BM, Ψ as published", change)

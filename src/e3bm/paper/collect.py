@@ -16,7 +16,8 @@ from e3bm.runs.evaluation.ensemble import EnsembleSettings, beside, settings_bes
 from e3bm.runs.evaluation.metrics import mean_and_interval, paired_difference
 from e3bm.runs.folder.answers import read_answers
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import PretrainSettings, TrainSettings, read_settings
+from e3bm.runs.settings import PretrainSettings, TrainSettings
+from e3bm.settings import read_settings
 
 Row = dict[str, Any]
 

@@ -88,7 +88,7 @@ def _increment(
     system: str, backbone: str, parameters: int, method: str, parts: Parts, kind: Kind, summary: str
 ) -> CostRow:
     settings = hyperprior_settings(method, "paper", kind).but(summary=summary)
-    added = _size(build_hyperprior(method_settings(method, "paper"), settings, WAYS, parts))
+    added = _size(build_hyperprior(method_settings(method, "paper"), settings, parts))
     note = f"context of {settings.summary} gradient and mean embedding"
     if (system, backbone) in {("MTL", "resnet25"), ("SIB", "wrn28_10_sib")}:
         total = (parameters + added) // 1000

@@ -9,9 +9,10 @@ from e3bm.paper.presets import Kind, hyperprior_settings, method_settings
 from e3bm.progress import Progress, Silent
 from e3bm.report.page import report
 from e3bm.runs.evaluation.test import Row, run_test
-from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings, read_settings
+from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train_many import Job, train_many
+from e3bm.settings import read_settings
 
 Size = Literal["tiny", "small", "full"]
 # Ten characters at once, one example each: five would be too easy to tell models apart.

@@ -205,7 +205,7 @@ def _is_complete(preset: str, row: PaperRow, found: Sequence[Entry], seeds: int)
 
 def _build_of(settings: TrainSettings) -> tuple[object, ...]:
     backbone = settings.backbone
-    return backbone.name, backbone.width, backbone.adapt, backbone.levelled, settings.method.start
+    return backbone.name, backbone.width, backbone.adapt, backbone.levelled, getattr(settings.method, "start", None)
 
 
 def _check(request: Request) -> None:

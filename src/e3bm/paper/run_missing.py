@@ -19,9 +19,10 @@ from e3bm.runs.evaluation.ensemble import make_ensemble
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import PretrainSettings, TestSettings, read_settings
+from e3bm.runs.settings import PretrainSettings, TestSettings
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train_many import Job, train_many
+from e3bm.settings import read_settings
 
 Scale = Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"]
 VARIANTS = {"levelled": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from e3bm.backbones import Backbone, encode, fold_batchnorm, pop_statistics
 from e3bm.core.adapt import adapt_and_keep
 from e3bm.core.episode import TaskBatch
-from e3bm.core.learner import MetaLearner, meta_loss
+from e3bm.core.learner import DirectLearner, MetaLearner, meta_loss
 from e3bm.data.source import registered_name, registered_sources
+from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.methods.attention import AttentionHead
 from e3bm.paper.presets import Preset
@@ -171,23 +172,30 @@ def preset_cost(
     images = random_task(with_psi.episode, (channels, size, size))
     features = random_task(with_psi.episode, (backbone.feature_size,))
     batch = features if with_psi.backbone.adapt == "frozen" else images
-    learners = {name: build_learner(settings, backbone) for name, settings in arms.items()}
+    learners = {name: _with_inner_loop(settings, backbone) for name, settings in arms.items()}
     works: dict[str, Work] = {"encode": encoding(backbone, images)}
     works |= {
-        "prototypes": at_test(NearestMean(ReadyFeatures(backbone.feature_size)), features),
-        "attention": at_test(AttentionHead(ReadyFeatures(backbone.feature_size)), features),
+        "prototypes": at_test(DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size))), features),
+        "attention": at_test(DirectLearner(AttentionHead(ReadyFeatures(backbone.feature_size))), features),
     }
     if with_psi.backbone.adapt == "scale_shift":
         works["begin"] = beginning(learners["plain"], batch)
     for name, learner in learners.items():
         works[f"adapt {name}"] = adapting(learner, batch)
-    if with_psi.method.name == "maml":
+    if with_psi.method.needs.takes == "images":
         works["adapt every epoch"] = adapting(learners["plain"], batch, every_epoch=True)
     if training:
         works |= {f"train {name}": training_step(learner, batch) for name, learner in learners.items()}
     times = _taking_turns(works, repeats, progress)
     memory = {name: kept_bytes(learner, batch) for name, learner in learners.items()} if training else {}
     return [vars(row) for row in _rows(preset, arms, learners, backbone, times, memory)]
+
+
+def _with_inner_loop(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
+    learner = build_learner(settings, backbone)
+    if not isinstance(learner, MetaLearner):
+        raise SettingsError(f"{settings.method.title} has no inner epochs, so E3BM adds nothing that could be timed.")
+    return learner
 
 
 def _rows(
@@ -223,11 +231,11 @@ def _rows(
                 e3bm_parameters=added,
                 percent=round(100 * added / parameters, 4),
                 note=note if compared else COUNTED[settings.backbone.adapt],
-                epochs=settings.method.epochs,
+                epochs=learners[arm].epochs,
                 encode_seconds=encoded,
                 adapt_seconds=adapt,
                 time_percent=extra,
-                seconds_per_100_epochs=encoded + adapt * PER_EPOCHS / settings.method.epochs,
+                seconds_per_100_epochs=encoded + adapt * PER_EPOCHS / learners[arm].epochs,
                 train_seconds=statistics.median(train) if train else None,
                 train_time_percent=grown,
                 memory_bytes=memory.get(arm),

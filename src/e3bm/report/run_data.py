@@ -9,7 +9,8 @@ from typing import Any
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.runs.folder.files import read_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import TrainSettings, read_settings
+from e3bm.runs.settings import TrainSettings
+from e3bm.settings import read_settings
 
 Record = dict[str, Any]
 RUN_FILES = ("config.json", "environment.json", "metrics.jsonl", "schedules.jsonl", "results.json")

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from e3bm.backbones import Backbone, LevelledBackbone, build, scale_and_shift
-from e3bm.backbones.encode import TaskEncoder
+from e3bm.backbones.encode import MapEncoder, TaskEncoder
+from e3bm.backbones.normalisation import batchnorm_mode
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
 from e3bm.core.hyperprior import FcGenerator, Generator, Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
+from e3bm.core.learner import DirectLearner, Learner, MetaLearner
 from e3bm.core.schedules import (
     Constant,
     Equal,
@@ -23,10 +24,11 @@ from e3bm.core.schedules import (
     last_values,
 )
 from e3bm.errors import SettingsError
-from e3bm.methods import METHODS, Encoder, Parts, ReadyFeatures
+from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts, ReadyFeatures, ReadyMaps
 from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, MethodSettings, TrainSettings
+from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, TrainSettings
+from e3bm.settings import InnerLoopSettings
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 
@@ -71,35 +73,69 @@ def weights_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def build_learner(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
-    """The model that meta-training trains; with a frozen backbone it takes features, not images."""
+def build_learner(settings: TrainSettings, backbone: Backbone, *, classes: int = 0, image_size: int = 84) -> Learner:
+    """The model that meta-training trains; with a frozen backbone it takes features, not images.
+
+    ``classes`` is the number of classes of the training set; ``image_size`` decides the size of maps.
+    """
     encoder: Encoder
     inner: Backbone | None = None
     torch.manual_seed(settings.seed)
-    adapt = settings.backbone.adapt
+    adapt, needs = settings.backbone.adapt, settings.method.needs
     if adapt != "full" and settings.backbone.pretrained is None:
         raise SettingsError(
             f"A backbone that is {adapt.replace('_', '-and-')} must have been trained: "
             "set backbone.pretrained to a run of `e3bm pretrain`, or backbone.adapt to full."
         )
+    ready = ready_encoder(settings, backbone, image_size)
+    map_shape = ready.shape if isinstance(ready, ReadyMaps) else None
     if adapt == "frozen":
-        encoder = ReadyFeatures(backbone.feature_size)
+        encoder = ready
     else:
         inner = scale_and_shift(backbone) if adapt == "scale_shift" else backbone
-        batchnorm = settings.backbone.batchnorm
-        encoder = TaskEncoder(
-            inner,
-            "running" if batchnorm == "per_step" else batchnorm,
-            autocast=torch.bfloat16 if settings.machine.precision == "bfloat16" else None,
-        )
-    parts = Parts(encoder, inner, backbone.feature_size, backbone.feature_positions)
-    method = METHODS[settings.method.name].from_settings(settings, parts)
-    hyperprior = build_hyperprior(settings.method, settings.hyperprior, settings.episode.ways, parts)
-    learner = MetaLearner(method, hyperprior, settings.method.epochs)
+        batchnorm = "running" if settings.backbone.batchnorm == "per_step" else settings.backbone.batchnorm
+        autocast = torch.bfloat16 if settings.machine.precision == "bfloat16" else None
+        if map_shape is None:
+            encoder = TaskEncoder(inner, batchnorm, autocast=autocast)
+        else:
+            encoder = MapEncoder(inner, batchnorm, autocast=autocast, last_pooling=needs.last_pooling)
+    episode = settings.episode
+    parts = Parts(
+        encoder,
+        inner,
+        backbone.feature_size,
+        backbone.feature_positions,
+        ways=episode.ways,
+        shots=episode.shots,
+        queries=episode.queries,
+        classes=classes,
+        batchnorm=settings.backbone.batchnorm,
+        map_shape=map_shape,
+    )
+    method = METHODS[settings.method.name].from_settings(settings.method, parts)
+    learner: Learner
+    if isinstance(method, InnerLoopMethod):
+        assert settings.inner is not None
+        hyperprior = build_hyperprior(settings.inner, settings.hyperprior, parts)
+        learner = MetaLearner(method, hyperprior, settings.inner.epochs, kl=settings.hyperprior.kl)
+    else:
+        assert isinstance(method, DirectMethod)
+        learner = DirectLearner(method)
     return learner.to(DTYPES[settings.machine.precision])
 
 
-def build_hyperprior(method: MethodSettings, settings: HyperpriorSettings, ways: int, parts: Parts) -> Hyperprior:
+def ready_encoder(settings: TrainSettings, backbone: Backbone, image_size: int) -> ReadyFeatures | ReadyMaps:
+    """The encoder of what the backbone gave before: features, or maps where the method takes them."""
+    needs = settings.method.needs
+    if needs.takes != "maps":
+        return ReadyFeatures(backbone.feature_size)
+    with torch.no_grad(), batchnorm_mode(backbone, "running"):
+        image = next(backbone.parameters()).new_zeros(1, backbone.channels, image_size, image_size)
+        channels, height, width = backbone.maps(image, last_pooling=needs.last_pooling).shape[1:]
+    return ReadyMaps((channels, height, width))
+
+
+def build_hyperprior(method: InnerLoopSettings, settings: HyperpriorSettings, parts: Parts) -> Hyperprior:
     """The schedules of alpha and v and, where one is generated, their generator."""
     epochs = method.epochs
     start = equal_values(epochs) if settings.weight_start == "equal" else last_values(epochs)
@@ -120,20 +156,20 @@ def build_hyperprior(method: MethodSettings, settings: HyperpriorSettings, ways:
     return Hyperprior(
         rates[settings.rate],
         weights[settings.weight],
-        build_generator(settings, epochs, ways, parts) if settings.generated else None,
+        build_generator(settings, epochs, parts) if settings.generated else None,
         mixing=settings.mixing,
         fractions=(settings.mixing_fraction, settings.mixing_fraction),
         constrained=settings.constrained,
     )
 
 
-def build_generator(settings: HyperpriorSettings, epochs: int, ways: int, parts: Parts) -> Generator:
+def build_generator(settings: HyperpriorSettings, epochs: int, parts: Parts) -> Generator:
     """The network from context to differences."""
     transductive = settings.setting == "transductive"
     summaries: dict[str, Summary] = {
         "stats": Stats(transductive),
         "class_mean": ClassMean(parts.feature_size),
-        "flat": Flat(parts.feature_size, ways),
+        "flat": Flat(parts.feature_size, parts.ways),
         "rms": Rms(parts.feature_size, parts.feature_positions),
     }
     context = Context(

@@ -3,55 +3,17 @@
 This module imports nothing heavy: `e3bm --help` reads it.
 """
 
-import hashlib
-import json
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from e3bm.errors import SettingsError
+from e3bm.settings import InnerLoopSettings, MethodSettings, Settings, settings_error
 
 Split = Literal["train", "val", "test"]
 Setting = Literal["inductive", "transductive"]
-AnySettings = TypeVar("AnySettings", bound="Settings")
-
-
-class Settings(BaseModel):
-    """What all groups of settings share: no unknown names, no changes after creation."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _complete(cls, values: Any) -> Any:
-        """A group that is given in part has the rest from this class's own default, as on the command line."""
-        if not isinstance(values, dict):
-            return values
-        defaults = {name: field.default for name, field in cls.model_fields.items()}
-        return {
-            name: {**default.model_dump(), **value}
-            if isinstance(value, dict) and isinstance(default := defaults.get(name), Settings)
-            else value
-            for name, value in values.items()
-        }
-
-    def digest(self) -> str:
-        """A short name for exactly these settings."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
-
-    def but(self, **changes: Any) -> Self:
-        """A validated copy with some fields changed; nested fields as ``group__field``."""
-        values = self.model_dump()
-        for path, value in changes.items():
-            *groups, field = path.split("__")
-            place = values
-            for group in groups:
-                place = place[group]
-            if field not in place:
-                raise SettingsError(f"There is no setting '{path.replace('__', '.')}'.")
-            place[field] = value.model_dump() if isinstance(value, BaseModel) else value
-        return read_settings(type(self), values)
+HYPERPRIOR_RATES = ("psi_rate", "psi_weight", "base_rate", "base_weight")  # learning rates that only E3BM has
 
 
 class DataSettings(Settings):
@@ -88,7 +50,7 @@ class BackboneSettings(Settings):
     """The network from image to features."""
 
     name: str = "conv4"
-    """conv4, conv4_64, conv4_stride, resnet12, resnet18, resnet25, wrn28_10, wrn28_10_sib, or a registered one."""
+    """conv4, conv4_64, conv4_stride, resnet12, resnet12_tadam, resnet18, resnet25, wrn28_10, wrn28_10_sib or others."""
     width: float = Field(default=1.0, gt=0, le=4)
     """Factor on all channel numbers."""
     levelled: bool = False
@@ -159,35 +121,6 @@ class HyperpriorSettings(Settings):
         return self
 
 
-class MethodSettings(Settings):
-    """The base method and its inner loop."""
-
-    name: str = "mtl"
-    """maml, mtl, sib, or a registered one."""
-    epochs: int = Field(default=20, ge=1, le=1000)
-    """M: inner updates, and so members of the ensemble, in training and test."""
-    test_epochs: int | None = Field(default=None, ge=1, le=1000)
-    """Other number of updates at test; only for a plain method (constant alpha, last vote)."""
-    rate: float = Field(default=0.01, gt=0)
-    """alpha' of every epoch before training."""
-    order: Literal["first", "second"] = "second"
-    """Whether meta-gradients run through the inner gradients."""
-    head: Literal["linear", "cosine"] = "linear"
-    """MTL's classifier."""
-    start: Literal["learned", "prototype", "zero"] = "learned"
-    """Theta_0 of the head: meta-learned, the class means (MTL), or zero (MAML)."""
-    temperature: float = Field(default=8.0, gt=0)
-    """Factor on the cosines of MTL's cosine head."""
-    feature_length: float | None = Field(default=None, gt=0)
-    """MTL's linear head: scale every feature vector to this length; unset: as the backbone gives them."""
-    gradient_net: Literal["published", "equivariant"] = "published"
-    """SIB's synthetic-gradient network."""
-    loss_scale: Literal["ways", "mean"] = "ways"
-    """MAML's inner loss: W times the mean cross-entropy, as published, or the mean."""
-    checkpointed: bool = False
-    """MAML: recompute inner steps in the backward pass to save memory."""
-
-
 class OptimiserSettings(Settings):
     """The outer loop's steps."""
 
@@ -198,11 +131,9 @@ class OptimiserSettings(Settings):
     tasks: int = Field(default=4, ge=1)
     """Tasks in a meta-batch, over all processes."""
     theta: float = Field(default=1e-3, ge=0)
-    """Learning rate of the initialiser (MAML: of the whole network; SIB: of its head)."""
+    """Learning rate of what a method has beside its encoder: where learners start, or all of an adapted network."""
     encoder: float = Field(default=1e-4, ge=0)
     """Learning rate of scale, shift and BatchNorm, or of a fully trained backbone."""
-    gradient_net: float = Field(default=1e-3, ge=0)
-    """Learning rate of SIB's synthetic-gradient network."""
     psi_rate: float = Field(default=1e-3, ge=0)
     """Learning rate of the generator of alpha (of the joint generator, too)."""
     psi_weight: float = Field(default=1e-3, ge=0)
@@ -255,7 +186,8 @@ class TrainSettings(Settings):
     data: DataSettings = DataSettings()
     episode: EpisodeSettings = EpisodeSettings()
     backbone: BackboneSettings = BackboneSettings()
-    method: MethodSettings = MethodSettings()
+    method: SerializeAsAny[MethodSettings] = Field(default_factory=lambda: _method_of({}))
+    """Which method, and its own options; its file in `e3bm.methods` has them."""
     hyperprior: HyperpriorSettings = HyperpriorSettings()
     optimiser: OptimiserSettings = OptimiserSettings()
     validation: ValidationSettings = ValidationSettings()
@@ -267,24 +199,44 @@ class TrainSettings(Settings):
     name: str = ""
     """What tables call this run; unset: from the method and its hyperprior."""
 
+    @field_validator("method", mode="before")
+    @classmethod
+    def _chosen_by_name(cls, value: Any) -> Any:
+        """The settings class is the method's own, found by its name."""
+        return _method_of(value) if isinstance(value, dict) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         plain = self.hyperprior.rate == "constant" and self.hyperprior.weight == "last"
-        if self.method.test_epochs not in (None, self.method.epochs) and not plain:
+        title, inner = self.method.title, self.inner
+        if inner is None and self.hyperprior != HyperpriorSettings():
+            raise ValueError(f"{title} has no inner epochs, so there is no alpha and no v to set; leave out hyperprior")
+        if inner is not None and inner.test_epochs not in (None, inner.epochs) and not plain:
             raise ValueError("method.test_epochs is for plain methods: learned alpha and v have exactly M values")
-        if self.backbone.batchnorm == "per_step" and self.method.name != "maml":
-            raise ValueError("backbone.batchnorm 'per_step' exists for MAML only")
-        if self.method.name == "sib" and self.backbone.adapt != "frozen":
-            raise ValueError("SIB trains on frozen features; set backbone.adapt to frozen")
+        needs = self.method.needs
+        for setting, found, possible in (
+            ("backbone.adapt", self.backbone.adapt, needs.backbone),
+            ("backbone.batchnorm", self.backbone.batchnorm, needs.batchnorm),
+            ("machine.precision", self.machine.precision, needs.precision),
+        ):
+            if found not in possible:
+                reason = needs.reasons.get(setting, f"{title} does not work with {setting} '{found}'")
+                raise ValueError(f"{reason}; set {setting} to {' or '.join(possible)}")
         if self.backbone.adapt == "frozen" and self.backbone.batchnorm != "running":
             raise ValueError("a frozen backbone has running statistics; set backbone.batchnorm to running")
         if self.backbone.adapt == "frozen" and self.data.augment:
             raise ValueError("features of a frozen backbone are computed once; set data.augment off or adapt it")
-        if self.method.name == "maml" and self.machine.precision == "bfloat16":
-            raise ValueError("MAML's second derivatives need float32 or float64; set machine.precision")
-        if self.method.name == "maml" and self.backbone.adapt != "full":
-            raise ValueError("MAML adapts the whole network; set backbone.adapt to full")
         return self
+
+    @property
+    def inner(self) -> InnerLoopSettings | None:
+        """The method's settings if it has an inner loop."""
+        return self.method if isinstance(self.method, InnerLoopSettings) else None
+
+    @property
+    def test_epochs(self) -> int | None:
+        """Number of inner updates at test where it is not that of training."""
+        return None if self.inner is None else self.inner.test_epochs
 
     @property
     def title(self) -> str:
@@ -292,7 +244,21 @@ class TrainSettings(Settings):
         if self.name:
             return self.name
         plus = "+E3BM" if self.hyperprior.generated else ""
-        return f"{self.method.name.upper()}{plus}"
+        return f"{self.method.title}{plus}"
+
+
+def _method_of(values: dict[str, Any]) -> MethodSettings:
+    """Settings of the method that the values name, ours or a plug-in's; its file is imported now, and torch with it."""
+    from e3bm.methods import DEFAULT_METHOD, METHODS
+
+    name = values.get("name", DEFAULT_METHOD)
+    kind: type[MethodSettings] | None = getattr(METHODS[name], "settings", None)
+    if kind is None:
+        raise SettingsError(f"The method '{name}' has no settings class; docs/how_to/own_method.md shows one.")
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise settings_error(error, "method") from None
 
 
 class PretrainSettings(Settings):
@@ -362,20 +328,3 @@ class TestSettings(Settings):
     """Where the model runs; unset: where it was trained."""
     threads: int | None = Field(default=None, ge=1)
     """Threads per process; unset: as in training."""
-
-
-def read_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:
-    """Settings from plain values, with one clear sentence where they are wrong."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise settings_error(error, "") from None
-
-
-def settings_error(error: ValidationError, where: str) -> SettingsError:
-    """The first thing that is wrong, as a sentence; ``where`` names the group of settings that complains."""
-    first = error.errors()[0]
-    place = ".".join([*([where] if where else []), *map(str, first["loc"])])
-    found = "" if isinstance(first.get("input"), BaseModel | dict) else f" (found {first.get('input')!r})"
-    reason = first["msg"].removeprefix("Value error, ")
-    return SettingsError(f"{f'Setting {place}' if place else 'Settings'}: {reason}{found}.")

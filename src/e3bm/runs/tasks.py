@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from e3bm.progress import Progress, stage
 from e3bm.runs.assembly import weights_digest
 from e3bm.runs.engine import Engine
 from e3bm.runs.settings import DataSettings, EpisodeSettings
+from e3bm.settings import Needs
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class OpenData:
     training: Pipeline
     evaluation: Pipeline
     folder: Path
+
+    @property
+    def classes(self) -> int:
+        """Number of training classes."""
+        return len(self.images.splits["train"])
 
     @property
     def input_shape(self) -> tuple[int, int]:
@@ -79,19 +86,23 @@ def feature_tasks(
     engine: Engine,
     *,
     keep: bool = True,
+    needs: Needs | None = None,
 ) -> FeatureTasks:
-    """Tasks of features, computed once per weights, data and pipeline and then read from the cache.
+    """Tasks of features, or of maps where ``needs`` says so, computed once and then read from the cache.
 
-    Every process computes its share of the images.
+    They are kept under their weights, data and pipeline. Every process computes its share of the images.
     """
+    maps = needs if needs is not None and needs.takes == "maps" else None
     positions = np.unique(np.concatenate([data.images.indices_of(number) for number in sampler.classes]))
     network = f"{backbone!r} {weights_digest(backbone)}"
+    if maps is not None:
+        network += " maps" if maps.last_pooling else " maps before the last pooling"
     cache = FeatureCache(data.folder / "features")
     key = feature_key(network, data.images.digest, str(data.evaluation), positions)
     features = cache.read(key) if keep else None
     if engine.any(features is None):
         mine = positions[engine.rank :: engine.world]
-        embed = _embedder(backbone, data.evaluation, engine.device)
+        embed = _embedder(backbone, data.evaluation, engine.device, maps)
         with stage(progress, f"features of {data.images.name}", len(positions)):
             found = embed_images(data.images, mine, embed, lambda done: progress.advance(done * engine.world))
             features = engine.gather(torch.from_numpy(found), len(positions)).numpy()
@@ -102,14 +113,17 @@ def feature_tasks(
     return FeatureTasks(features, positions, sampler, dtype)
 
 
-def _embedder(backbone: Backbone, pipeline: Pipeline, device: torch.device) -> Callable[[np.ndarray], Tensor]:
+def _embedder(
+    backbone: Backbone, pipeline: Pipeline, device: torch.device, maps: Needs | None
+) -> Callable[[np.ndarray], Tensor]:
     # Folded on the CPU: the other devices have no float64.
     folded = fold_batchnorm(backbone if device.type == "cpu" else deepcopy(backbone).cpu()).to(device)
     dtype = next(folded.parameters()).dtype
+    network = None if maps is None else partial(folded.maps, last_pooling=maps.last_pooling)
 
     def embed(pixels: np.ndarray) -> Tensor:
         with torch.inference_mode():
             images = pipeline(torch.from_numpy(pixels).permute(0, 3, 1, 2), dtype=dtype).to(device)
-            return encode(folded, images.unsqueeze(0), "running").squeeze(0)
+            return encode(folded, images.unsqueeze(0), "running", network=network).squeeze(0)
 
     return embed

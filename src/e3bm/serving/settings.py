@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from e3bm.runs.settings import Settings
+from e3bm.settings import Settings
 
 MEGABYTE = 1_000_000
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")

@@ -8,6 +8,7 @@ import torch
 
 import small_runs
 from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.learner import Learner
 from e3bm.errors import SettingsError
 from e3bm.runs.evaluation.ensemble import AveragedLearners, beside, make_ensemble
 from e3bm.runs.evaluation.test import run_test
@@ -28,12 +29,16 @@ def members(small_data, tmp_path_factory):
     ]
 
 
-class Says(torch.nn.Module):
+class Says(Learner):
     """A model that always gives the same trace."""
 
     def __init__(self, trace: AdaptationTrace) -> None:
         super().__init__()
         self.trace = trace
+
+    @property
+    def epochs(self):
+        return 5
 
     def forward(self, batch, *, every_epoch=False, epochs=None):
         return self.trace if every_epoch else replace(self.trace, epoch_scores=None)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from e3bm.core.learner import DirectLearner
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
@@ -71,7 +72,7 @@ def test_progress_counts_episodes(small_data):
 
 def test_the_summary_is_of_the_episodes(small_data):
     _, tasks, backbone = model_and_tasks(small_data, "mtl")
-    found = evaluate(NearestMean(ReadyFeatures(backbone.feature_size)), tasks, 9)
+    found = evaluate(DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size))), tasks, 9)
     summary = found.summary()
     assert summary.keys() == {"accuracy", "ci", "nll", "ece"}
     assert summary["accuracy"] == pytest.approx(float(found.accuracy.mean()))

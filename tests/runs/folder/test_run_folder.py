@@ -57,12 +57,12 @@ def test_other_data_or_weights_under_the_same_name_are_refused(run, name):
 
 def test_settings_that_came_later_have_their_default(run):
     config = run.config()
-    del config["settings"]["optimiser"]["gradient_net"]
+    del config["settings"]["optimiser"]["base_rate"]
     del config["inputs"]
     write_json(run.path / "config.json", config)
     run.create("train", TrainSettings(), INPUTS)
-    with pytest.raises(CheckpointError, match=r"optimiser\.gradient_net was 0\.001, now 0\.5"):
-        run.create("train", TrainSettings().but(optimiser__gradient_net=0.5), INPUTS)
+    with pytest.raises(CheckpointError, match=r"optimiser\.base_rate was 0\.001, now 0\.5"):
+        run.create("train", TrainSettings().but(optimiser__base_rate=0.5), INPUTS)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"kind": "train"}'])

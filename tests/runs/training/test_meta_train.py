@@ -27,7 +27,7 @@ def prepared(folder, method, **changes):
     learner = build_learner(wanted, backbone)
     sampler = episode_sampler(data, "train", wanted.episode, wanted.seed, "training")
     tasks = build_tasks(wanted, data, backbone, sampler, Silent(), Engine())
-    return wanted, learner, tasks, build_optimiser(learner, wanted.optimiser)
+    return wanted, learner, tasks, build_optimiser(learner, wanted.optimiser, wanted.method.learning_rates())
 
 
 class Watching(Silent):
@@ -130,7 +130,7 @@ def test_a_broken_gradient_is_not_applied(small_data):
 def test_a_step_is_the_gradient_of_the_mean_loss(small_data):
     """By plain SGD without momentum's memory: the first step is lr x (1 + momentum) x gradient."""
     wanted, learner, tasks, _ = prepared(small_data, "mtl+e3bm", optimiser__kind="sgd", optimiser__clip=None)
-    optimiser, batch = build_optimiser(learner, wanted.optimiser), tasks.load(range(3))
+    optimiser, batch = build_optimiser(learner, wanted.optimiser, wanted.method.learning_rates()), tasks.load(range(3))
     before = {name: parameter.detach().clone() for name, parameter in learner.named_parameters()}
     trace = learner(batch)
     losses = torch.stack(

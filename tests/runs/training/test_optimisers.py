@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from e3bm.core.context import Context, Stats
+from e3bm.core.hyperprior import Hyperprior, LstmGenerator
+from e3bm.core.learner import MetaLearner
+from e3bm.core.schedules import Generated
 from e3bm.errors import DivergenceError, SettingsError
+from e3bm.methods import Mtl, ReadyFeatures
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.settings import OptimiserSettings
 from e3bm.runs.training.optimisers import (
@@ -18,10 +23,11 @@ from e3bm.runs.training.optimisers import (
 )
 from small_runs import settings
 
-RATES = OptimiserSettings(
-    theta=1.0, encoder=2.0, gradient_net=3.0, psi_rate=4.0, psi_weight=5.0, base_rate=6.0, base_weight=7.0
-)
-KINDS = ("theta", "encoder", "gradient_net", "psi_rate", "psi_weight", "base_rate", "base_weight")
+RATES = {
+    "theta": 1.0, "encoder": 2.0, "gradient_net": 3.0,
+    "psi_rate": 4.0, "psi_weight": 5.0, "base_rate": 6.0, "base_weight": 7.0,
+}  # fmt: skip
+OUTER = OptimiserSettings(**{kind: rate for kind, rate in RATES.items() if kind != "gradient_net"})
 PAPER_PSI = {
     "hyperprior__mixing": "residual", "hyperprior__hidden": 1, "hyperprior__readout": False,
     "hyperprior__separate": True,
@@ -35,7 +41,7 @@ def groups(folder, method, **changes):
     names = {id(parameter): name for name, parameter in learner.named_parameters()}
     found = parameter_groups(learner, RATES)
     for group in found:
-        assert group["lr"] == group["base_lr"] == KINDS.index(group["kind"]) + 1.0
+        assert group["lr"] == group["base_lr"] == RATES[group["kind"]]
     grouped = [id(parameter) for group in found for parameter in group["params"]]
     trained = [id(parameter) for parameter in learner.parameters() if parameter.requires_grad]
     assert sorted(grouped) == sorted(trained)  # every trained parameter once
@@ -63,6 +69,38 @@ def test_sibs_gradient_net_has_a_rate_of_its_own(small_data):
     found = groups(small_data, "sib")
     assert found["theta"] == {"method.initial_weight", "method.scale", "method.bias"}
     assert all(name.startswith("method.gradient_net.") for name in found["gradient_net"])
+
+
+def test_a_methods_own_rate_comes_from_its_own_settings(small_data):
+    wanted = settings(small_data, "sib", method__gradient_net_rate=0.25)
+    learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
+    optimiser = build_optimiser(learner, OUTER, wanted.method.learning_rates())
+    assert {group["kind"]: group["lr"] for group in optimiser.param_groups} == {"theta": 1.0, "gradient_net": 0.25}
+
+
+class DeepGenerator(LstmGenerator):
+    """A generator with layers of its own, as somebody might write one."""
+
+    def __init__(self) -> None:
+        super().__init__(Context(Stats()), 2)
+        self.deeper = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+    def parts(self):
+        return [list(self.parameters())]
+
+
+def test_a_generator_may_contain_any_layers():
+    hyperprior = Hyperprior(Generated([0.1]), Generated([1.0]), DeepGenerator())
+    learner = MetaLearner(Mtl(ReadyFeatures(4), ways=2), hyperprior, 1)
+    (psi,) = [group for group in parameter_groups(learner, RATES) if group["kind"] == "psi_rate"]
+    assert {id(each) for each in psi["params"]} == {id(each) for each in hyperprior.generator.parameters()}
+
+
+def test_a_parameter_without_a_rate_is_named(small_data):
+    wanted = settings(small_data, "sib")
+    learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
+    with pytest.raises(SettingsError, match=r"method\.gradient_net.* has no learning rate: its kind is gradient_net"):
+        build_optimiser(learner, OUTER)
 
 
 @pytest.mark.parametrize("generator", ["fc", "lstm"])
@@ -94,7 +132,7 @@ def test_one_step_moves_each_kind_by_its_own_rate(small_data, kind):
     """With gradients of one everywhere, what moved tells the learning rate."""
     wanted = settings(small_data, "mtl+e3bm", **PAPER_PSI)
     learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16)).double()
-    optimiser = build_optimiser(learner, RATES.but(kind=kind))
+    optimiser = build_optimiser(learner, OUTER.but(kind=kind))
     before = [[parameter.detach().clone() for parameter in group["params"]] for group in optimiser.param_groups]
     for parameter in learner.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -147,4 +185,4 @@ def test_nothing_to_train_is_said(tmp_path):
     wanted = settings(tmp_path, "mtl", method__head="cosine", method__start="prototype")
     learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
     with pytest.raises(SettingsError, match="Nothing is left to train"):
-        build_optimiser(learner, RATES)
+        build_optimiser(learner, OUTER)

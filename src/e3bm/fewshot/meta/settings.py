@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from e3bm.runs.settings import OptimiserSettings, Settings
+from e3bm.runs.settings import OptimiserSettings
+from e3bm.settings import Settings
 
 # House finch, robin, toucan, goose: bird photos are what the shipped prior is measured on.
 BIRDS_OF_MINIIMAGENET = ("n01532829", "n01558993", "n01843383", "n01855672")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from e3bm.core.context import Basis, Context, Observation, SharedReading
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
+from e3bm.core.learner import InnerLoopMethod, MetaLearner
 from e3bm.core.schedules import Generated, LastOnly, Learned, equal_values
 from e3bm.errors import SettingsError
 from e3bm.fewshot.prior.head import PrincipalAxes, PrincipalHead, SupportSpace, balanced_share, class_targets
@@ -57,7 +57,7 @@ class TaskStats:
         return SharedReading(see, rows, constant)
 
 
-class PrincipalMethod(nn.Module):
+class PrincipalMethod(InnerLoopMethod):
     """The base learner: support space, principal axes, and class means as the start."""
 
     def __init__(self, epochs: int = EPOCHS) -> None:

@@ -16,7 +16,7 @@ from e3bm.core.adapt import adapt, adapt_and_keep
 from e3bm.core.context import Basis, Context, query_entropies
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
-from e3bm.core.learner import MetaLearner
+from e3bm.core.learner import InnerLoopMethod, MetaLearner
 from e3bm.core.schedules import Generated
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.fewshot.prior.head import LARGEST_LOSS
@@ -112,7 +112,7 @@ class BatchObservation:
         return torch.cat([torch.stack(moving, -1), self._head.facts], -1)
 
 
-class BatchMethod(nn.Module):
+class BatchMethod(InnerLoopMethod):
     """Opens tasks whose queries are used together; the fitted heads come from an inductive prior that stays."""
 
     def __init__(self, inductive: MetaLearner) -> None:

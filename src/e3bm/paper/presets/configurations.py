@@ -6,21 +6,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from e3bm.errors import SettingsError
-from e3bm.runs.settings import (
-    HyperpriorSettings,
-    MethodSettings,
-    PretrainSettings,
-    TestSettings,
-    TrainSettings,
-    read_settings,
-)
+from e3bm.methods.maml import MamlSettings
+from e3bm.methods.mtl import MtlSettings
+from e3bm.methods.sib import SibSettings
+from e3bm.runs.settings import HyperpriorSettings, PretrainSettings, TestSettings, TrainSettings
+from e3bm.settings import InnerLoopSettings, read_settings
 
 Configuration = Literal["paper", "e3bm"]
 Kind = Literal["plain", "fc-inductive", "fc-transductive", "lstm-inductive", "lstm-transductive"]
 KINDS: tuple[Kind, ...] = ("plain", "fc-inductive", "fc-transductive", "lstm-inductive", "lstm-transductive")
 
 PAPER_PSI_RATE = 1e-6  # meta-learning rate of Psi, alpha' and v'
-PSI_GROUPS = ("psi_rate", "psi_weight", "base_rate", "base_weight")
 
 METHOD_SETTINGS: dict[Configuration, dict[str, dict[str, Any]]] = {
     "paper": {
@@ -43,15 +39,18 @@ ABLATIONS: dict[str, tuple[str, str]] = {
     "a1": ("generated", "last"), "a2": ("learned", "last"), "a3": ("frozen", "last"), "a4": ("constant", "last"),
 }  # fmt: skip
 LEARNED_BY = {"v3": "v2", "a3": "a2"}  # (v3) is read as using the values of (v2)
+SETTINGS: dict[str, type[InnerLoopSettings]] = {
+    "mtl": MtlSettings, "mtl-cosine": MtlSettings, "sib": SibSettings, "maml": MamlSettings,
+}  # fmt: skip
 PAPER_SUMMARIES = {"mtl": "flat", "mtl-cosine": "class_mean", "sib": "class_mean", "maml": "rms"}
 
 
-def method_settings(method: str, configuration: Configuration) -> MethodSettings:
+def method_settings(method: str, configuration: Configuration) -> InnerLoopSettings:
     """The inner loop of a method; 'mtl-cosine' is MTL with the cosine head."""
     known = METHOD_SETTINGS[configuration]
     if method not in known:
         raise SettingsError(f"There is no configuration for '{method}'; known: {', '.join(known)}.")
-    return read_settings(MethodSettings, {"name": method.removesuffix("-cosine"), **known[method]})
+    return read_settings(SETTINGS[method], known[method])
 
 
 def hyperprior_settings(method: str, configuration: Configuration, kind: Kind) -> HyperpriorSettings:
@@ -117,7 +116,7 @@ def five_seeds(preset: Preset) -> Iterator[Preset]:
 def ablation_arms(preset: Preset) -> Iterator[Preset]:
     """Figure 4, which has MTL+E3BM (LSTM, inductive) as in Table 1."""
     train, kind = preset.train, kind_of(preset)
-    if train.method.name != "mtl" or kind != "lstm-inductive" or train.method.head != "linear":
+    if not isinstance(train.method, MtlSettings) or kind != "lstm-inductive" or train.method.head != "linear":
         return
     rename = lambda word: preset.name.removesuffix(kind) + word
     for arm, (rate, weight) in ABLATIONS.items():

@@ -7,7 +7,6 @@ from typing import Any
 from e3bm.paper.presets.configurations import (
     KINDS,
     PAPER_PSI_RATE,
-    PSI_GROUPS,
     Kind,
     Preset,
     ablation_arms,
@@ -16,13 +15,14 @@ from e3bm.paper.presets.configurations import (
     kind_of,
     method_settings,
 )
-from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings, read_settings
+from e3bm.runs.settings import HYPERPRIOR_RATES, PretrainSettings, TestSettings, TrainSettings
+from e3bm.settings import read_settings
 
 # Pixels of a side that 4CONV sees: FC100 keeps its own size, as is the custom with MAML.
 PAPER_DATA = {"miniimagenet": 84, "tieredimagenet": 84, "fc100": 32}
 NORMALISATIONS = {"maml": "none", "mtl": "mtl", "sib": "gidaris"}  # as each method was published
 PAPER_BACKBONES = {"maml": ("conv4",), "mtl": ("resnet12", "resnet25"), "sib": ("wrn28_10_sib",)}
-_PSI = dict.fromkeys(PSI_GROUPS, PAPER_PSI_RATE)
+_PSI = dict.fromkeys(HYPERPRIOR_RATES, PAPER_PSI_RATE)
 PAPER_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {
         "kind": "adam", "steps": 10_000, "tasks": 1, "theta": 1e-4, "encoder": 1e-4, **_PSI,

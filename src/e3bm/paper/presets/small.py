@@ -13,7 +13,8 @@ from e3bm.paper.presets.configurations import (
     hyperprior_settings,
     method_settings,
 )
-from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings, read_settings
+from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
+from e3bm.settings import read_settings
 
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
@@ -82,10 +83,9 @@ def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pretrain:
             "backbone": {"name": "resnet12", "width": 0.5}
             if deep
             else {"name": "conv4", "adapt": "full", "batchnorm": "batch"},
-            "method": inner.model_dump(),
+            "method": inner.model_dump() | ({"gradient_net_rate": SIB_RATES[shots]} if method == "sib" else {}),
             "hyperprior": hyperprior_settings(method, "e3bm", kind).model_dump(),
-            "optimiser": SMALL_OPTIMISERS[method]
-            | (dict.fromkeys(("theta", "gradient_net"), SIB_RATES[shots]) if method == "sib" else {}),
+            "optimiser": SMALL_OPTIMISERS[method] | ({"theta": SIB_RATES[shots]} if method == "sib" else {}),
             "validation": SMALL_VALIDATIONS[method],
         },
     )

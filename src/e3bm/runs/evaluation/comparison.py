@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.paper.presets import PSI_GROUPS
 from e3bm.runs.evaluation.metrics import mean_and_interval, paired_difference
 from e3bm.runs.settings import (
+    HYPERPRIOR_RATES,
     DataSettings,
     HyperpriorSettings,
     MachineSettings,
@@ -105,7 +105,7 @@ def group_of(settings: TrainSettings | PretrainSettings) -> str:
     changes = {"data": data, "hyperprior": hyperprior, "backbone": backbone, "machine": machine}
     if (hyperprior.rate, hyperprior.weight) == ("constant", "last"):
         # Learning rates of what a plain method does not have make no difference to it.
-        unused = {name: OptimiserSettings.model_fields[name].default for name in PSI_GROUPS}
+        unused = {name: OptimiserSettings.model_fields[name].default for name in HYPERPRIOR_RATES}
         changes |= {"hyperprior": HyperpriorSettings(), "optimiser": settings.optimiser.but(**unused)}
     return settings.but(seed=0, name="", checkpoint_every=1, **changes).digest()
 

@@ -8,11 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import Learner
 from e3bm.errors import SettingsError
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import Settings, TrainSettings, read_settings
+from e3bm.runs.settings import TrainSettings
+from e3bm.settings import Settings, read_settings
 
 
 class EnsembleSettings(Settings):
@@ -55,19 +57,29 @@ def beside(run: Path, named: Path) -> Path:
 # Several independently trained models that answer together, as in the paper's 5x MAML.
 
 
-class AveragedLearners(nn.Module):
+class AveragedLearners(Learner):
     """Scores are the logarithm of the mean probability; rates, weights and losses are means."""
 
-    def __init__(self, learners: Sequence[nn.Module]) -> None:
+    def __init__(self, learners: Sequence[Learner]) -> None:
         super().__init__()
         self.learners = nn.ModuleList(learners)
 
-    def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> AdaptationTrace:
-        traces = [learner(batch, every_epoch=every_epoch, epochs=epochs) for learner in self.learners]
-        mean = lambda part: torch.stack([part(trace) for trace in traces]).mean(0)
-        singles = [trace.epoch_scores for trace in traces if trace.epoch_scores is not None]
+    @property
+    def epochs(self) -> int | None:
+        first = self.learners[0]
+        assert isinstance(first, Learner)
+        return first.epochs
+
+    def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> Trace:
+        traces: list[Trace] = [learner(batch, every_epoch=every_epoch, epochs=epochs) for learner in self.learners]
+        scores = _mean_probability([trace.scores for trace in traces])
+        adapted = [trace for trace in traces if isinstance(trace, AdaptationTrace)]
+        if not adapted:
+            return Trace(scores)
+        mean = lambda part: torch.stack([part(trace) for trace in adapted]).mean(0)
+        singles = [trace.epoch_scores for trace in adapted if trace.epoch_scores is not None]
         return AdaptationTrace(
-            scores=_mean_probability([trace.scores for trace in traces]),
+            scores=scores,
             rates=mean(lambda trace: trace.rates),
             weights=mean(lambda trace: trace.weights),
             losses=mean(lambda trace: trace.losses),

@@ -7,10 +7,11 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import Learner
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.metrics import Reliability, accuracies, mean_and_interval, negative_log_likelihoods
 
@@ -36,7 +37,7 @@ class Evaluation:
     accuracy: Float[Tensor, " N"]
     nll: Float[Tensor, " N"]
     reliability: Reliability
-    rates: Float[Tensor, " M"]
+    rates: Float[Tensor, " M"]  # M is 0 for a learner without an inner loop
     weights: Float[Tensor, " M"]
     epoch_accuracy: Float[Tensor, " M"] | None
     seconds: float
@@ -53,7 +54,7 @@ class Evaluation:
 
 
 def evaluate(
-    learner: nn.Module,
+    learner: Learner,
     tasks: TaskSource,
     episodes: int,
     *,
@@ -73,12 +74,12 @@ def evaluate(
     with torch.no_grad():
         for start in range(0, len(numbers), batch):
             part = tasks.load(numbers[start : start + batch])
-            trace: AdaptationTrace = learner(engine.place(part), every_epoch=every_epoch, epochs=epochs)
+            trace: Trace = learner(engine.place(part), every_epoch=every_epoch, epochs=epochs)
             assert part.query_labels is not None
             scores = trace.scores.cpu()
             reliability += Reliability.of(scores, part.query_labels)
             columns.append(_columns(trace, scores, part.query_labels))
-            inner_epochs = trace.rates.shape[1]
+            inner_epochs = trace.rates.shape[1] if isinstance(trace, AdaptationTrace) else 0
             advance(min((start + batch) * engine.world, episodes))
     learner.train(was_training)
     # A process without episodes does not know how many numbers the others have for each; the leader always does.
@@ -97,13 +98,11 @@ def evaluate(
     )
 
 
-def _columns(trace: AdaptationTrace, scores: Tensor, labels: Tensor) -> Float[Tensor, "T columns"]:
-    parts = [
-        accuracies(scores, labels).unsqueeze(1),
-        negative_log_likelihoods(scores, labels).unsqueeze(1),
-        trace.rates.cpu().double(),
-        trace.weights.cpu().double(),
-    ]
+def _columns(trace: Trace, scores: Tensor, labels: Tensor) -> Float[Tensor, "T columns"]:
+    parts = [accuracies(scores, labels).unsqueeze(1), negative_log_likelihoods(scores, labels).unsqueeze(1)]
+    if not isinstance(trace, AdaptationTrace):
+        return torch.cat(parts, 1)
+    parts += [trace.rates.cpu().double(), trace.weights.cpu().double()]
     if trace.epoch_scores is not None:
         spread = labels.unsqueeze(1).expand(-1, trace.epoch_scores.shape[1], -1)
         parts.append(accuracies(trace.epoch_scores.cpu(), spread))

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from e3bm.backbones import Backbone
+from e3bm.core.learner import DirectLearner, Learner
 from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
 from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Progress, Silent, stage
-from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone
+from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.comparison import NOT_PAIRED, Row, Tested, aggregate, baseline_group_of, group_of, pair
 from e3bm.runs.evaluation.ensemble import AveragedLearners, EnsembleSettings, beside, settings_beside
@@ -30,10 +31,10 @@ from e3bm.runs.settings import (
     PretrainSettings,
     TestSettings,
     TrainSettings,
-    read_settings,
 )
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 from e3bm.runs.training.train import run_inputs
+from e3bm.settings import read_settings
 
 __all__ = ["Row", "run_test"]
 
@@ -60,7 +61,7 @@ def run_test(runs: list[Path], settings: TestSettings, progress: Progress | None
 class Subject:
     """A trained model, the tasks it is asked, and the labels of its result."""
 
-    learner: nn.Module
+    learner: Learner
     tasks: TaskSource
     exam: "Exam"
     labels: Row
@@ -107,7 +108,8 @@ def _meta_trained(
     trained_on = open_data(train.data)
     backbone = build_backbone(train.backbone, *trained_on.input_shape)
     run.check_inputs(run_inputs(train, trained_on, backbone))  # a trained backbone is about to get other weights
-    learner = build_learner(train, backbone).to(engine.device)
+    size = trained_on.input_shape[1]
+    learner = build_learner(train, backbone, classes=trained_on.classes, image_size=size).to(engine.device)
     Checkpoints(run.path).load_weights(learner, _checkpoint(run))
     exam = _open_exam(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
@@ -118,29 +120,30 @@ def _meta_trained(
         encoder = learner.get_submodule("method.encoder.backbone")
         assert isinstance(encoder, Backbone)
         backbone = encoder.to(DTYPES[train.machine.precision])
-        learner.set_submodule("method.encoder", ReadyFeatures(backbone.feature_size))
+        learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
     tasks: TaskSource = (
-        feature_tasks(exam.data, exam.sampler, backbone, progress, dtype, engine)
+        feature_tasks(exam.data, exam.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
         if fixed or train.backbone.adapt == "frozen"
         else image_tasks(exam.data, exam.sampler, augment=False, dtype=dtype)
     )
-    sees_queries = train.method.name == "sib" or (hyperprior.generated and hyperprior.setting == "transductive")
+    sees_queries = train.method.transductive or (hyperprior.generated and hyperprior.setting == "transductive")
+    inner = train.inner
     labels = {
         "method": train.title,
         "setting": "transductive" if sees_queries else "inductive",
         "hyperprior": f"{hyperprior.generator} {hyperprior.setting}" if hyperprior.generated else "none",
-        "schedules": f"alpha {hyperprior.rate}, v {hyperprior.weight}",
+        "schedules": "none" if inner is None else f"alpha {hyperprior.rate}, v {hyperprior.weight}",
         "batchnorm": "running" if batchnorm == "batch_then_running" else batchnorm,
         "transductive_batchnorm": batchnorm == "batch",
-        "order": train.method.order,
-        "epochs": train.method.test_epochs or train.method.epochs,
+        "order": "none" if inner is None else inner.order,
+        "epochs": 0 if inner is None else inner.test_epochs or inner.epochs,
         "backbone": train.backbone.title,
         "trained_on": train.data.dataset,
         # A frozen backbone stands beside the learner, not inside it.
         "parameters": learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
     }
     groups = group_of(train), baseline_group_of(train)
-    return Subject(learner, tasks, exam, labels, train.seed, *groups, epochs=train.method.test_epochs)
+    return Subject(learner, tasks, exam, labels, train.seed, *groups, epochs=train.test_epochs)
 
 
 def _averaged(
@@ -172,7 +175,7 @@ def _pretrained(
     exam = _open_exam(run, trained_on, pretrain.data, pretrain.episode, settings, engine)
     tasks = feature_tasks(exam.data, exam.sampler, backbone, progress, torch.float32, engine)
     labels = {
-        "method": "nearest class mean",
+        "method": NearestMean.settings.title,
         "setting": "inductive",
         "hyperprior": "none",
         "schedules": "none",
@@ -185,7 +188,7 @@ def _pretrained(
         "parameters": _size(backbone),
     }
     group = group_of(pretrain)
-    learner = NearestMean(ReadyFeatures(backbone.feature_size))
+    learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
     return Subject(learner, tasks, exam, labels, pretrain.seed, group, group)
 
 

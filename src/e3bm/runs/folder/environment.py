@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import e3bm
+
 PACKAGES = ("e3bm", "torch", "numpy", "pillow", "safetensors", "pydantic")
 
 
@@ -27,12 +29,12 @@ def describe_environment() -> dict[str, Any]:
 
 def commit() -> str:
     """The code's commit, with '+' when there are changes beside it; the release number outside a checkout."""
-    here = Path(__file__).resolve().parent
-    if not (here.parents[2] / "pyproject.toml").exists():
+    package = Path(e3bm.__file__).resolve().parent
+    if not (package.parents[1] / "pyproject.toml").exists():
         return f"release {_version('e3bm')}"
     try:
-        name = _git(here, "rev-parse", "--short=12", "HEAD")
-        changed = _git(here, "status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
+        name = _git(package, "rev-parse", "--short=12", "HEAD")
+        changed = _git(package, "status", "--porcelain", "--untracked-files=no", "--", str(package))
     except (OSError, subprocess.SubprocessError):
         return f"release {_version('e3bm')}"
     return name + ("+" if changed else "")

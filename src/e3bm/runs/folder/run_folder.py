@@ -17,13 +17,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from e3bm.errors import CheckpointError, SettingsError
-from e3bm.runs.engine import Engine
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import held, read_json, storage_errors, sweep_leftovers, write_bytes, write_json
-from e3bm.runs.settings import PretrainSettings, Settings, TrainSettings, read_settings
+from e3bm.runs.folder.upgrade import VERSION, upgraded
+from e3bm.runs.settings import PretrainSettings, TrainSettings
+from e3bm.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from e3bm.runs.engine import Engine  # imports torch, which reading a run does not need
 
 Mirror = Callable[[str, Mapping[str, Any]], None]
 
@@ -57,7 +61,8 @@ class RunFolder:
         if not self.exists:
             write_json(self.path / "environment.json", describe_environment())
             # Last: where this file is, there is a run.
-            wanted = {"kind": kind, "settings": settings.model_dump(mode="json"), "inputs": dict(inputs)}
+            stated = settings.model_dump(mode="json")
+            wanted = {"version": VERSION, "kind": kind, "settings": stated, "inputs": dict(inputs)}
             write_json(self.path / "config.json", wanted)
         sweep_leftovers(self.path)
 
@@ -68,11 +73,12 @@ class RunFolder:
         config = read_json(self.path / "config.json")
         if not isinstance(config, dict) or not {"kind", "settings"} <= config.keys():
             raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
-        return config
+        return upgraded(config)
 
     def settings_digest(self) -> str:
         """A name for exactly the settings that config.json states."""
-        return hashlib.sha256(json.dumps(self.config()["settings"], sort_keys=True).encode()).hexdigest()[:16]
+        stated = read_json(self.path / "config.json")["settings"]  # as it was written, whatever version that was
+        return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]
 
     def _check_same(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
         old = self.config()
@@ -205,7 +211,7 @@ def opened(
     kind: str,
     settings: TrainSettings | PretrainSettings,
     inputs: Mapping[str, str],
-    engine: Engine,
+    engine: "Engine",
     tensorboard: bool,
 ) -> Iterator[RunFolder]:
     """The run folder, begun or continued, and kept from other trainings."""

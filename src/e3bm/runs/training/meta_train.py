@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
-from e3bm.core.learner import MetaLearner, kl_to_base, meta_loss
+from e3bm.core.learner import Learner, MetaLearner
 from e3bm.data.episodes.loader import prefetched
 from e3bm.interruption import stop_politely
 from e3bm.progress import Progress, stage
@@ -24,7 +24,7 @@ LOG_EVERY = 10
 
 
 def meta_train(
-    learner: MetaLearner,
+    learner: Learner,
     tasks: TaskSource,
     validation: TaskSource,
     settings: TrainSettings,
@@ -34,7 +34,7 @@ def meta_train(
 ) -> None:
     """Train until the last step, from wherever the run folder stands; best on the validation classes is kept."""
     total = settings.optimiser.steps
-    optimiser = build_optimiser(learner, settings.optimiser)
+    optimiser = build_optimiser(learner, settings.optimiser, settings.method.learning_rates())
     place = Continuation(learner, optimiser, run, engine, total)
     shares = (engine.mine(_numbers(settings, number)) for number in range(place.step, total))
     batches = prefetched((tasks.load(share) if share else None for share in shares), tasks.prefetch)
@@ -49,11 +49,12 @@ def meta_train(
             progress.advance(step, **numbers)
             if engine.leads and (step % LOG_EVERY == 0 or step == total):
                 run.append("metrics", {"step": step, "split": "train", **numbers, "seconds": seconds})
-                run.append("schedules", {"step": step, **_schedules(learner, schedules)})
+                if isinstance(learner, MetaLearner):
+                    run.append("schedules", {"step": step, **_schedules(learner, schedules)})
             validated = step % settings.validation.every == 0 or step == total
             if validated:
                 found = evaluate(
-                    learner, validation, settings.validation.episodes, engine=engine, epochs=settings.method.test_epochs
+                    learner, validation, settings.validation.episodes, engine=engine, epochs=settings.test_epochs
                 )
                 summary = found.summary()
                 best = place.judge(summary["accuracy"])
@@ -70,7 +71,7 @@ def meta_train(
 
 
 def meta_step(
-    learner: MetaLearner,
+    learner: Learner,
     batch: TaskBatch | None,
     optimiser: torch.optim.Optimizer,
     settings: TrainSettings,
@@ -79,22 +80,25 @@ def meta_step(
 ) -> tuple[Tensor, tuple[float, float]]:
     """One meta-batch, of which this process holds its share: the same update whatever the number of processes.
 
-    Gives the mean rates and weights [2, M], and the mean loss and accuracy.
+    Gives the mean rates and weights [2, M] (M is 0 without an inner loop), and the mean loss and accuracy.
     """
-    count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), settings.method.epochs
+    count, held, epochs = settings.optimiser.tasks, 0 if batch is None else len(batch), learner.epochs or 0
+    progress = step / settings.optimiser.steps
     # Anything random inside the model is a function of the step alone, so that a resumed run repeats it.
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
     figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
     if batch is not None:
         batch = engine.place(batch)
+        learner.method.at(progress)
         trace = learner(batch)
-        _backward(learner, trace, batch, settings, held / count)
+        loss = learner.training_loss(trace, batch, progress)
+        (held / count * loss).backward()
         figures = _figures(trace, batch)
     engine.sum_gradients(learner.parameters())
     check_gradients(optimiser, step)
     clip_gradients(optimiser, settings.optimiser)
-    factor = schedule_factor(settings.optimiser, step)
+    factor = schedule_factor(settings.optimiser, step) * learner.method.outer_factor(progress)
     for group in optimiser.param_groups:
         group["lr"] = group["base_lr"] * factor
     optimiser.step()
@@ -108,22 +112,14 @@ def _numbers(settings: TrainSettings, step: int) -> range:
     return range(step * settings.optimiser.tasks, (step + 1) * settings.optimiser.tasks)
 
 
-def _backward(
-    learner: MetaLearner, trace: AdaptationTrace, batch: TaskBatch, settings: TrainSettings, share: float
-) -> None:
-    assert batch.query_labels is not None
-    loss = meta_loss(trace.scores, batch.query_labels)
-    if settings.hyperprior.kl:
-        loss = loss + settings.hyperprior.kl * kl_to_base(trace, learner.hyperprior)
-    (share * loss).backward()
-
-
 @torch.no_grad()
-def _figures(trace: AdaptationTrace, batch: TaskBatch) -> Tensor:
-    """Per task: loss, accuracy, rates, weights."""
+def _figures(trace: Trace, batch: TaskBatch) -> Tensor:
+    """Per task: loss, accuracy and, where there are epochs, their rates and weights."""
     assert batch.query_labels is not None
     scores, labels = trace.scores.cpu(), batch.query_labels.cpu()
     each = torch.stack([negative_log_likelihoods(scores, labels), accuracies(scores, labels)], 1)
+    if not isinstance(trace, AdaptationTrace):
+        return each.double()
     return torch.cat([each, trace.rates.cpu().double(), trace.weights.cpu().double()], 1)
 
 
@@ -138,7 +134,7 @@ def _schedules(learner: MetaLearner, means: Tensor) -> dict[str, list[float]]:
     }
 
 
-def _commit_batchnorm(learner: MetaLearner, engine: Engine, mine: int, total: int) -> None:
+def _commit_batchnorm(learner: Learner, engine: Engine, mine: int, total: int) -> None:
     """Move running statistics by every task's, in task order, the same on all processes."""
     gathered = []
     for calls in pop_statistics(learner):

@@ -1,62 +1,43 @@
 """The outer loop's optimiser: one group per kind of parameter, learning rates a pure function of the step."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
-from e3bm.core.learner import MetaLearner
+from e3bm.core.learner import Learner
 from e3bm.errors import DivergenceError, SettingsError
-from e3bm.runs.settings import OptimiserSettings
+from e3bm.runs.settings import HYPERPRIOR_RATES, OptimiserSettings
 
 
-def parameter_groups(learner: MetaLearner, settings: OptimiserSettings) -> list[dict[str, object]]:
+def parameter_groups(learner: Learner, rates: Mapping[str, float]) -> list[dict[str, object]]:
     """Every trained parameter once, with the learning rate of its kind."""
-    rates = {
-        "theta": settings.theta,
-        "encoder": settings.encoder,
-        "gradient_net": settings.gradient_net,
-        "psi_rate": settings.psi_rate,
-        "psi_weight": settings.psi_weight,
-        "base_rate": settings.base_rate,
-        "base_weight": settings.base_weight,
-    }
-    generators = _generators(learner)
-    kinds: dict[str, list[nn.Parameter]] = {kind: [] for kind in rates}
+    kinds = {id(parameter): kind for kind, members in learner.parameter_kinds().items() for parameter in members}
+    groups: dict[str, list[nn.Parameter]] = {kind: [] for kind in rates}
     for name, parameter in learner.named_parameters():
         if parameter.requires_grad:
-            kinds[_kind(name, generators)].append(parameter)
+            kind = kinds.get(id(parameter))
+            if kind not in groups:
+                raise SettingsError(
+                    f"The parameter {name} has no learning rate: its kind is {kind or 'unknown'}, and there are rates "
+                    f"for {', '.join(rates)}. A method names its kinds in parameter_kinds and learning_rates."
+                )
+            groups[kind].append(parameter)
     return [
-        {"params": kinds[kind], "lr": rate, "base_lr": rate, "kind": kind}
+        {"params": groups[kind], "lr": rate, "base_lr": rate, "kind": kind}
         for kind, rate in rates.items()
-        if kinds[kind]
+        if groups[kind]
     ]
 
 
-def _generators(learner: MetaLearner) -> list[str]:
-    """Which of alpha and v are generated, in the order in which generators list their parameters."""
-    schedules = {"psi_rate": learner.hyperprior.rate, "psi_weight": learner.hyperprior.weight}
-    return [kind for kind, schedule in schedules.items() if schedule.generated]
-
-
-def _kind(name: str, generators: list[str]) -> str:
-    if name.startswith("hyperprior.generator."):
-        # Entry i of a parameter list belongs to generator i; a joint generator has one entry and counts as alpha's.
-        return generators[int(name.rpartition(".")[2])]
-    for start, kind in (
-        ("method.encoder.", "encoder"),
-        ("method.gradient_net.", "gradient_net"),
-        ("hyperprior.rate.", "base_rate"),
-        ("hyperprior.weight.", "base_weight"),
-    ):
-        if name.startswith(start):
-            return kind
-    return "theta"
-
-
-def build_optimiser(learner: MetaLearner, settings: OptimiserSettings) -> torch.optim.Optimizer:
-    """Adam, or SGD with Nesterov momentum, over the groups."""
-    groups = parameter_groups(learner, settings)
+def build_optimiser(
+    learner: Learner, settings: OptimiserSettings, own_rates: Mapping[str, float] | None = None
+) -> torch.optim.Optimizer:
+    """Adam, or SGD with Nesterov momentum, over the groups; ``own_rates`` are those of the method's own kinds."""
+    rates = {"theta": settings.theta, "encoder": settings.encoder, **(own_rates or {})}
+    rates |= {kind: getattr(settings, kind) for kind in HYPERPRIOR_RATES}
+    groups = parameter_groups(learner, rates)
     if not groups:
         raise SettingsError(
             "Nothing is left to train: the method, a frozen backbone and a constant hyperprior have no parameters. "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from e3bm.backbones import Backbone, LevelledBackbone, level_of
+from e3bm.core.learner import DirectLearner
 from e3bm.data.episodes.classification import ClassificationBatches, LabelledBatch
 from e3bm.data.episodes.loader import prefetched
 from e3bm.data.episodes.sampler import EpisodeSampler
@@ -27,9 +28,6 @@ from e3bm.runs.folder.run_folder import RunFolder, opened
 from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
 from e3bm.runs.training.optimisers import check_gradients
-
-# Pre-training: a backbone learns all meta-training classes at once; the best few-shot features are kept.
-
 
 LOG_EVERY = 10
 PREFETCH = 2
@@ -215,6 +213,6 @@ def few_shot_accuracy(
     """Nearest class mean on fixed validation episodes: what the best checkpoint is chosen by."""
     # Weights change at every validation, so these features are not worth keeping.
     tasks = feature_tasks(data, sampler, backbone, Silent(), torch.float32, engine, keep=False)
-    learner = NearestMean(ReadyFeatures(backbone.feature_size))
+    learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
     summary = evaluate(learner, tasks, episodes, engine=engine).summary()
     return summary["accuracy"], summary["ci"]

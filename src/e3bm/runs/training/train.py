@@ -28,7 +28,7 @@ def run_train(
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     backbone = build_backbone(settings.backbone, *data.input_shape)
-    learner = build_learner(settings, backbone).to(engine.device)
+    learner = build_learner(settings, backbone, classes=data.classes, image_size=data.input_shape[1]).to(engine.device)
     inputs = run_inputs(settings, data, backbone)
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
     training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
@@ -61,5 +61,5 @@ def build_tasks(
     """Tasks in the form that the model takes: features where the backbone is frozen, images elsewhere."""
     dtype = DTYPES[settings.machine.precision]
     if settings.backbone.adapt == "frozen":
-        return feature_tasks(data, sampler, backbone, progress, dtype, engine)
+        return feature_tasks(data, sampler, backbone, progress, dtype, engine, needs=settings.method.needs)
     return image_tasks(data, sampler, augment=augment, dtype=dtype)

@@ -18,8 +18,9 @@ from e3bm.runs.evaluation.comparison import group_of
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.files import read_json
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import TrainSettings, read_settings
+from e3bm.runs.settings import TrainSettings
 from e3bm.runs.training.train import run_train
+from e3bm.settings import read_settings
 
 LOOK_EVERY = 0.5  # seconds between looks at what the workers have logged
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}

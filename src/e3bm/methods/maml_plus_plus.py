@@ -1,0 +1,160 @@
+"""MAML++ (Antoniou et al., ICLR 2019): MAML with six changes, each of which can be had alone.
+
+Multi-step loss: the loss of the queries after every inner step, annealed towards the last. Derivative order: first
+order in the first epochs of training. BatchNorm statistics of every inner step. BatchNorm weights of every inner step.
+Learning rates of every tensor and inner step. A cosine schedule of the outer rate. With all of them off it is MAML.
+"""
+
+import math
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import meta_loss
+from e3bm.errors import SettingsError
+from e3bm.methods.maml import Changes, Maml, MamlProblem
+from e3bm.methods.maml_passes import parameter_names
+from e3bm.methods.step_parameters import StepNorms, StepRates
+from e3bm.methods.step_statistics import BatchNorm
+
+SMALLEST_SHARE = 0.03  # of 1/M: what the multi-step loss leaves to a step that is not the last
+
+
+class MamlPlusPlus(nn.Module):
+    """Training is counted in ``training_epochs``, as published, of which the method knows the number by ``at``.
+
+    The multi-step loss is annealed over the first ``multi_step_epochs`` and inner gradients are constants during
+    ``first_order_epochs``; 0 switches either off. ``step_weights`` and ``step_rates`` give BatchNorm's weights and the
+    rates of all tensors (which start at ``rate``) to each of the ``epochs`` inner steps; ``batchnorm`` "per_step" does
+    so with statistics, "batch" is what the published code computes. ``lowest_outer_rate`` is the share of the outer
+    rate that a cosine ends with; None: no such schedule.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        ways: int = 5,
+        epochs: int = 5,
+        rate: float = 0.1,
+        multi_step_epochs: int = 15,
+        first_order_epochs: int = 0,
+        training_epochs: int = 100,
+        step_weights: bool = True,
+        step_rates: bool = True,
+        batchnorm: BatchNorm = "batch",
+        lowest_outer_rate: float | None = None,
+        second_order: bool = True,
+        loss_scale: Literal["ways", "mean"] = "mean",
+        start: Literal["learned", "zero"] = "learned",
+        checkpointed: bool = False,
+        fast: bool = True,
+    ) -> None:
+        super().__init__()
+        if (
+            min(multi_step_epochs, first_order_epochs) < 0
+            or max(multi_step_epochs, first_order_epochs) > training_epochs
+        ):
+            raise SettingsError(
+                "MAML++'s multi-step loss and first-order gradients last from 0 to all epochs of training; found "
+                f"{multi_step_epochs} and {first_order_epochs} of {training_epochs}."
+            )
+        if epochs < 1 or not rate:
+            raise SettingsError(
+                f"MAML++ needs at least 1 inner epoch and a rate other than 0; found {epochs} epochs at rate {rate}."
+            )
+        self.maml = Maml(
+            backbone,
+            ways=ways,
+            second_order=second_order,
+            loss_scale=loss_scale,
+            start=start,
+            batchnorm=batchnorm,
+            epochs=epochs if batchnorm == "per_step" else None,
+            led=True,
+            checkpointed=checkpointed,
+            fast=fast,
+        )
+        tensors = len(parameter_names(backbone).adapted) + 2  # the head's two
+        self.step_rates = StepRates(tensors, epochs, rate) if step_rates else None
+        self.step_norms = StepNorms(backbone, epochs) if step_weights else None
+        self.multi_step_epochs, self.first_order_epochs = multi_step_epochs, first_order_epochs
+        self.training_epochs, self.lowest_outer_rate = training_epochs, lowest_outer_rate
+        self.progress = 0.0
+
+    @property
+    def batchnorm(self) -> BatchNorm:
+        """Whose statistics normalise; every result states it."""
+        return self.maml.batchnorm
+
+    @property
+    def transductive(self) -> bool:
+        """Whether a prediction depends in fact on the other queries, whatever the hyperprior sees."""
+        return self.maml.transductive
+
+    def at(self, progress: float) -> None:
+        """Training says before each step which part of it is done: what is annealed is a function of that alone."""
+        self.progress = progress
+
+    def begin(self, batch: TaskBatch) -> MamlProblem:
+        epoch = self._epoch(self.progress)
+        changes = Changes(
+            fixed=self.step_norms,
+            rates=self.step_rates,
+            first_order=epoch < self.first_order_epochs,
+            every_epoch=self.training and epoch < self.multi_step_epochs,
+        )
+        return self.maml.problem(batch, changes)
+
+    def training_loss(self, trace: AdaptationTrace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+        """The multi-step loss while it is annealed, then that of the scores.
+
+        The last step's place is the ensemble's: with the last vote they are the same, and with others the loss moves
+        towards the one that is trained from then on.
+        """
+        assert batch.query_labels is not None
+        loss, epoch, told = (
+            meta_loss(trace.scores, batch.query_labels),
+            self._epoch(progress),
+            self._epoch(self.progress),
+        )
+        other_order = (epoch < self.first_order_epochs) != (told < self.first_order_epochs)
+        if (epoch < self.multi_step_epochs and trace.epoch_scores is None) or (self.training and other_order):
+            raise SettingsError(
+                f"MAML++ anneals its loss and its order, and this forward pass was made for {self.progress:.0%} of "
+                f"training where its loss is asked for at {progress:.0%}; call at() before every training step."
+            )
+        if epoch >= self.multi_step_epochs:
+            return loss
+        assert trace.epoch_scores is not None
+        *shares, last = step_importance(epoch, trace.epoch_scores.shape[1], self.multi_step_epochs)
+        loss = last * loss
+        for number, share in enumerate(shares):
+            loss = loss + share * meta_loss(trace.epoch_scores[:, number], batch.query_labels)
+        return loss
+
+    def outer_factor(self, progress: float) -> float:
+        """What the outer rate is multiplied by."""
+        if self.lowest_outer_rate is None:
+            return 1.0
+        return cosine_factor(self._epoch(progress), self.training_epochs, self.lowest_outer_rate)
+
+    def _epoch(self, progress: float) -> int:
+        # A hair more: a step that begins an epoch must not fall into the one before by rounding.
+        return math.floor(progress * self.training_epochs + 1e-9)
+
+
+def step_importance(epoch: int, steps: int, annealed: int) -> list[float]:
+    """The shares of the inner steps in the multi-step loss at an epoch of training; they sum to one."""
+    moved = epoch / (steps * annealed)
+    others, smallest = steps - 1, SMALLEST_SHARE / steps
+    each, last = max(1 / steps - moved, smallest), min(1 / steps + others * moved, 1 - others * smallest)
+    return [each] * others + [last]
+
+
+def cosine_factor(epoch: int, epochs: int, lowest: float) -> float:
+    """From 1 to the lowest share of the outer rate over all epochs of training."""
+    return lowest + (1 - lowest) * (1 + math.cos(math.pi * epoch / epochs)) / 2
