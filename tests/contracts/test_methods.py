@@ -16,14 +16,22 @@ from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
 from e3bm.core.learner import DirectLearner, InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
 from e3bm.errors import SettingsError
-from e3bm.methods import METHODS, Maml, Mtl, NearestMean, ReadyFeatures, Sib
+from e3bm.methods import METHODS, BayesianMaml, Leo, Maml, MamlPlusPlus, Mtl, NearestMean, ReadyFeatures, Sib
 from e3bm.runs.settings import BackboneSettings, MachineSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings, MethodSettings, read_settings
 
 FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
 SIZE = 16
+NETWORK = {"image_size": SIZE, "width": 0.25}
 EXAMPLES = {
-    "maml": (lambda: Maml(build("conv4", image_size=SIZE, width=0.25), ways=WAYS), 0.01, (3, SIZE, SIZE)),
+    "bayesian_maml": (lambda: BayesianMaml(ReadyFeatures(FEATURES), ways=WAYS, particles=3), 0.1, (FEATURES,)),
+    "leo": (lambda: Leo(ReadyFeatures(FEATURES), latents=4, latent_steps=2), 1.0, (FEATURES,)),
+    "maml": (lambda: Maml(build("conv4", **NETWORK), ways=WAYS), 0.01, (3, SIZE, SIZE)),
+    "maml_plus_plus": (
+        lambda: MamlPlusPlus(build("conv4", **NETWORK), ways=WAYS, epochs=EPOCHS, rate=0.01),
+        0.01,
+        (3, SIZE, SIZE),
+    ),
     "mtl": (lambda: Mtl(ReadyFeatures(FEATURES), ways=WAYS), 0.1, (FEATURES,)),
     "sib": (lambda: Sib(ReadyFeatures(FEATURES), ways=WAYS), 0.01, (FEATURES,)),
 }

@@ -13,8 +13,11 @@ from e3bm.methods.base import (
     ReadyFeatures,
     ReadyMaps,
 )
+from e3bm.methods.bayesian_maml import BayesianMaml
 from e3bm.methods.heads.collapsed import CollapsedHead
+from e3bm.methods.leo import Leo
 from e3bm.methods.maml import Maml
+from e3bm.methods.maml_plus_plus import MamlPlusPlus
 from e3bm.methods.mtl import Mtl
 from e3bm.methods.nearest_mean import NearestMean
 from e3bm.methods.sib import Sib
@@ -22,12 +25,15 @@ from e3bm.methods.sib import Sib
 __all__ = [
     "DEFAULT_METHOD",
     "METHODS",
+    "BayesianMaml",
     "CollapsedHead",
     "DirectMethod",
     "Encoder",
     "InnerLoopMethod",
     "InnerLoopSettings",
+    "Leo",
     "Maml",
+    "MamlPlusPlus",
     "MethodSettings",
     "Mtl",
     "NearestMean",
