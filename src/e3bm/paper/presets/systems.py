@@ -44,7 +44,7 @@ SMALL_LEO: dict[str, Any] = {
 }  # fmt: skip
 SMALL_LEO_ORTHOGONALITY = {1: 0.1, 5: 0.01}  # by the number of shots
 SMALL_BMAML: dict[str, Any] = {"epochs": 10, "particles": 5, "spread": 0.1, "feature_length": 10**0.5}
-SMALL_BMAML_RATE = 0.1  # over the number of examples: the likelihood is a sum
+SMALL_BMAML_RATE = 1.0  # over the number of examples: the likelihood is a sum
 # 600 steps in sixty parts: the multi-step loss in the first 200 steps, first order in the first 100.
 SMALL_MAMLPP: dict[str, Any] = {
     "epochs": 5, "start": "zero", "training_epochs": 60, "multi_step_epochs": 20, "first_order_epochs": 10,
