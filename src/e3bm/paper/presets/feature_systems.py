@@ -86,7 +86,7 @@ SYSTEMS = (
 )
 
 
-def system_presets() -> Iterator[Preset]:
+def feature_system_presets() -> Iterator[Preset]:
     """Every system with one and five shots; its hyperprior is part of the name where it has an inner loop."""
     for system in SYSTEMS:
         for shots in (1, 5):
