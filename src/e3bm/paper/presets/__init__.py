@@ -1,8 +1,9 @@
 """Named settings: the `paper` and the `e3bm` configuration of every method, and the presets built from them.
 
 `paper` is what the paper or its published code says; `e3bm` is ours. docs/deviations.md has the reasons.
-To add a preset, yield it where its family lives: `paper.py`, `small.py` (FC100 for two cores) or `omniglot.py`;
-`configurations.py` has the inner loops and hyperpriors they share. A new family is a file of its own, listed below.
+To add a preset, yield it where its family lives: `published.py`, `small.py` (FC100 for two cores) or `systems.py`
+(other rows of the tables); `configurations.py` has the inner loops and hyperpriors they share. A new family is a file
+of its own, listed below.
 """
 
 from e3bm.errors import SettingsError
@@ -22,12 +23,14 @@ from e3bm.paper.presets.configurations import (
 )
 from e3bm.paper.presets.published import omniglot_presets, paper_presets, paper_variants
 from e3bm.paper.presets.small import small_presets, small_variants
+from e3bm.paper.presets.systems import ctm_presets, robust_presets, tadam_presets
 
 
 def presets() -> dict[str, Preset]:
     """All presets by name."""
     paper, small = list(paper_presets()), list(small_presets())
     found = [*paper, *small, *paper_variants(paper), *small_variants(small), *omniglot_presets()]
+    found += [*tadam_presets(), *ctm_presets(), *robust_presets()]
     return {preset.name: preset for preset in found}
 
 

@@ -16,6 +16,7 @@ from e3bm.paper.presets.configurations import (
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
+SMALL_DATA = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
@@ -41,18 +42,7 @@ SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
 
 def small_presets() -> Iterator[Preset]:
     """Every method, number of shots and kind of hyperprior; MTL and SIB share one pre-trained backbone."""
-    data = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
-    pretrain = read_settings(
-        PretrainSettings,
-        {
-            "data": {**data, "augment": True},
-            "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
-            "epochs": 16,
-            "rate": 0.15,
-            "label_smoothing": 0.1,
-            "schedule": "one_cycle",
-        },
-    )
+    data, pretrain = SMALL_DATA, resnet12_pretrain()
     for method in ("maml", "mtl", "sib"):
         for shots in (1, 5):
             for kind in KINDS:
@@ -113,10 +103,26 @@ def _pretrained_maml(preset: Preset) -> Preset:
     tuned = PRETRAINED_MAML_RATES[5 if preset.train.episode.shots == 5 else 1]
     train = preset.train.but(method__rate=tuned, **PRETRAINED_MAML)
     name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
-    return replace(preset, name=name, about=about, train=train, pretrain=_conv4_pretrain())
+    return replace(preset, name=name, about=about, train=train, pretrain=conv4_pretrain())
 
 
-def _conv4_pretrain() -> PretrainSettings:
+def resnet12_pretrain() -> PretrainSettings:
+    """The half-width ResNet-12 that all small presets with a deep backbone share."""
+    return read_settings(
+        PretrainSettings,
+        {
+            "data": {**SMALL_DATA, "augment": True},
+            "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
+            "epochs": 16,
+            "rate": 0.15,
+            "label_smoothing": 0.1,
+            "schedule": "one_cycle",
+        },
+    )
+
+
+def conv4_pretrain() -> PretrainSettings:
+    """The 4CONV that small presets with a pre-trained one share."""
     return read_settings(
         PretrainSettings,
         {
