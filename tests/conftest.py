@@ -1,5 +1,9 @@
-"""Shape annotations are checked in tests; every test runs on one thread."""
+"""Shape annotations are checked in tests; every test runs on one thread and draws the same random numbers.
 
+`make test-elsewhere` changes threads, numbers and order: E3BM_TEST_THREADS, E3BM_TEST_SEED and pytest --random-order.
+"""
+
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +16,20 @@ sys.path.insert(0, str(Path(__file__).parent))  # for small_runs
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("E3BM_TEST_THREADS", "1")))
+SEED = int(os.environ.get("E3BM_TEST_SEED", "0"))
+
+
+# Before a test and again between its fixtures and itself: what it draws depends neither on the tests that ran before
+# it nor on whether it was the one to make a shared fixture.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    torch.manual_seed(SEED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    torch.manual_seed(SEED)
 
 
 @pytest.fixture(scope="session")

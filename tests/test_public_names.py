@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -11,6 +12,10 @@ import e3bm
 @pytest.mark.parametrize("name", e3bm.__all__)
 def test_every_public_name_is_there(name):
     assert getattr(e3bm, name) is not None
+
+
+def test_the_version_is_that_of_the_package():
+    assert e3bm.__version__ == version("e3bm")
 
 
 def test_an_unknown_name_is_refused():

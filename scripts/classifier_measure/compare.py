@@ -12,7 +12,7 @@ import torch
 from classifier_measure.episodes import Episode, episodes, hash_of
 from classifier_measure.rivals import RIVALS, Answers
 from classifier_measure.tables import Table
-from e3bm.fewshot.classifier import FitOptions, FittedClassifier, fit_classifier
+from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prior.file import FewShotPrior, load_prior
 from e3bm.runs.evaluation.metrics import BINS, Z95
 
@@ -20,10 +20,10 @@ OURS, TOGETHER, LAST = "E3BMClassifier", "E3BMClassifier, queries used together"
 SHOTS = (1, 2, 3, 5, 10)
 
 
-def fitted(prior: FewShotPrior, table: Table, episode: Episode) -> FittedClassifier:
+def fitted(prior: FewShotPrior, table: Table, episode: Episode) -> FittedHead:
     """Our classifier of an episode."""
     ways = int(episode.support_labels.max()) + 1
-    return fit_classifier(prior, table.features[episode.support], episode.support_labels, ways, FitOptions())
+    return fit_head(prior, table.features[episode.support], episode.support_labels, ways, FitOptions())
 
 
 def our_answers(table: Table, episode: Episode) -> Answers:

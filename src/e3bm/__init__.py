@@ -18,6 +18,10 @@ _PLACES = {
     # The paper
     "adapt": "core.adapt",
     "MetaLearner": "core.learner",
+    "DirectLearner": "core.learner",
+    "InnerLoopMethod": "core.learner",
+    "DirectMethod": "core.learner",
+    "Trace": "core.adapt",
     "AdaptationTrace": "core.adapt",
     "Hyperprior": "core.hyperprior",
     "FcGenerator": "core.hyperprior",
@@ -35,6 +39,10 @@ _PLACES = {
     "Generated": "core.schedules",
     "meta_loss": "core.learner",
     # Methods and networks, by class or by name
+    "MethodSettings": "settings",
+    "InnerLoopSettings": "settings",
+    "Needs": "settings",
+    "Parts": "methods",
     "Maml": "methods",
     "Mtl": "methods",
     "Sib": "methods",
@@ -60,6 +68,10 @@ __all__ = sorted(_PLACES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("e3bm")
     if name not in _PLACES:
         raise AttributeError(f"e3bm has no name '{name}'.")
     return getattr(import_module(f"e3bm.{_PLACES[name]}"), name)

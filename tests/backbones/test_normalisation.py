@@ -60,7 +60,8 @@ def test_batch_mode_normalises_like_torch_in_training_and_writes_nothing(trainin
     before = copy.deepcopy(ours.state_dict())
     set_batchnorm(ours, "batch", update)
     for images in calls(3):
-        assert torch.equal(ours(images), theirs(images))
+        # Torch's layer keeps running statistics meanwhile, and torch may use other code for that.
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-6, atol=1e-6)
     for name, value in before.items():
         assert torch.equal(ours.state_dict()[name], value), name
     assert len(ours.pending) == (3 if update else 0)

@@ -20,25 +20,50 @@ from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Le
 from e3bm.errors import SettingsError
 from e3bm.methods import (
     METHODS,
+    Can,
+    CanT,
     Ctm,
+    Egnn,
+    LaplacianShot,
+    LogisticRegression,
     Maml,
+    MapRounds,
+    MatchingNets,
+    MatchingNetsFce,
+    MetaOptNet,
+    MetaOptNetDescent,
     Mtl,
     NearestMean,
+    ProtoNets,
+    PtMap,
     ReadyFeatures,
     ReadyMaps,
+    RidgeRegression,
     RobustEnsemble,
     Sib,
+    SoftKMeans,
     Tadam,
+    Tim,
 )
 from e3bm.runs.settings import BackboneSettings, MachineSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings, MethodSettings, read_settings
 
 FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
 SIZE = 16
+MAPS = (5, 2, 3)
+POSITIONS = MAPS[1] * MAPS[2]
 EXAMPLES = {
+    "can_t": (lambda: CanT(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), 0.7, MAPS),
+    "egnn": (lambda: Egnn(ReadyFeatures(FEATURES), layers=EPOCHS, hidden=4, embedding=5), 0.7, (FEATURES,)),
     "maml": (lambda: Maml(build("conv4", image_size=SIZE, width=0.25), ways=WAYS), 0.01, (3, SIZE, SIZE)),
     "mtl": (lambda: Mtl(ReadyFeatures(FEATURES), ways=WAYS), 0.1, (FEATURES,)),
     "sib": (lambda: Sib(ReadyFeatures(FEATURES), ways=WAYS), 0.01, (FEATURES,)),
+    "matching_nets_fce": (lambda: MatchingNetsFce(ReadyFeatures(FEATURES)), 1.0, (FEATURES,)),
+    "meta_opt_net_descent": (lambda: MetaOptNetDescent(ReadyFeatures(FEATURES), penalty=2.0), 0.1, (FEATURES,)),
+    "soft_k_means": (lambda: SoftKMeans(ReadyFeatures(FEATURES)), 0.5, (FEATURES,)),
+    "map_rounds": (lambda: MapRounds(ReadyFeatures(FEATURES)), 0.2, (FEATURES,)),
+    "pt_map": (lambda: PtMap(ReadyFeatures(FEATURES)), 0.2, (FEATURES,)),
+    "tim": (lambda: Tim(ReadyFeatures(FEATURES)), 0.5, (FEATURES,)),
 }
 RATES = {
     "constant": Constant,
@@ -56,7 +81,6 @@ WEIGHTS = {
 
 
 CLASSES = 7  # of the training set
-MAPS = (4, 2, 2)
 
 
 def small_encoder():
@@ -69,8 +93,15 @@ def robust_ensemble():
 
 
 DIRECT = {
-    "ctm": (lambda: Ctm(ReadyMaps(MAPS), MAPS[0], ways=WAYS, widths=(2,)), MAPS),
+    "can": (lambda: Can(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), MAPS),
     "nearest_mean": (lambda: NearestMean(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "proto_nets": (lambda: ProtoNets(ReadyFeatures(FEATURES), learned_scale=True), (FEATURES,)),
+    "matching_nets": (lambda: MatchingNets(ReadyFeatures(FEATURES), learned_scale=True), (FEATURES,)),
+    "meta_opt_net": (lambda: MetaOptNet(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "ridge_regression": (lambda: RidgeRegression(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "logistic_regression": (lambda: LogisticRegression(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "laplacian_shot": (lambda: LaplacianShot(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "ctm": (lambda: Ctm(ReadyMaps(MAPS), MAPS[0], ways=WAYS, widths=(2,)), MAPS),
     "robust_ensemble": (robust_ensemble, (3, SIZE, SIZE)),
     "tadam": (lambda: Tadam(small_encoder(), classes=CLASSES), (3, SIZE, SIZE)),
 }
@@ -238,6 +269,9 @@ def test_it_learns_with_every_pair_of_schedules(name, rate, weight):
     trace = model(tasks)
     assert trace.scores.shape == (2, QUERIES, WAYS)
     assert trace.rates.shape == trace.weights.shape == trace.losses.shape == (2, EPOCHS)
+    if not list(model.parameters()):
+        assert not trace.scores.requires_grad  # a method without parameters, and nothing of its schedules is trained
+        return
     meta_loss(trace.scores, tasks.query_labels).backward()
     for label, parameter in model.named_parameters():
         assert parameter.grad is None or torch.isfinite(parameter.grad).all(), label

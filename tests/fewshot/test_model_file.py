@@ -2,8 +2,13 @@
 
 import json
 import os
+import pickle
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +48,76 @@ def test_a_file_holds_everything(model, file):
     assert np.array_equal(found.rates, model.rates)
     assert np.array_equal(found.votes, model.votes)
     assert FewShotClassifier.from_bytes(file.read_bytes()).predict(ASKED) == model.predict(ASKED)
+
+
+def arrays_of(value, place="fitted"):
+    """Every tensor and array that a record holds, by its place in it."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return {place: value}
+    if is_dataclass(value):
+        inside = {field.name: getattr(value, field.name) for field in fields(value)}
+    else:
+        inside = value if isinstance(value, Mapping) else {}
+    return {name: one for key, part in inside.items() for name, one in arrays_of(part, f"{place}.{key}").items()}
+
+
+def layout(model):
+    """Type, shape, strides and alignment of every number that a classifier holds, and of its network's weights."""
+    held = arrays_of(model.fitted) | dict(model.extractor.network.state_dict())
+    tensors = {name: torch.as_tensor(value) for name, value in held.items()}
+    return {
+        name: (
+            value.dtype,
+            tuple(value.shape),
+            value.stride() if value.numel() else None,  # no numbers lie nowhere
+            isinstance(held[name], np.ndarray) or aligned(value),
+        )
+        for name, value in tensors.items()
+    }
+
+
+def aligned(value):
+    return value.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize("kind", ["photos", "features in columns", "one shot"])
+def test_fitted_and_loaded_models_hold_their_numbers_in_one_form(pretrained_run, tmp_path, kind):
+    made = FewShotClassifier(pretrained_run)
+    if kind == "photos":
+        made.fit(support())
+    else:
+        shots = {name: made.features(photos) for name, photos in support(1 if kind == "one shot" else 4).items()}
+        made.fit_features({name: np.asfortranarray(rows.astype(np.float64)) for name, rows in shots.items()})
+    made.save(tmp_path / "model.e3bm")
+    loaded = {
+        "file": FewShotClassifier.load(tmp_path / "model.e3bm"),
+        "bytes": FewShotClassifier.from_bytes(made.to_bytes()),
+        "pickle": pickle.loads(pickle.dumps(made)),
+        "copy": deepcopy(made),
+    }
+    expected = layout(made)
+    assert len(arrays_of(made.fitted)) == 12 + len(CLASSES)
+    for name, value in arrays_of(made.fitted).items():
+        assert torch.as_tensor(value).is_contiguous(), name
+        assert isinstance(value, np.ndarray) or (aligned(value) and value.untyped_storage().nbytes() == value.nbytes)
+    for way, found in loaded.items():
+        assert layout(found) == expected, way
+        assert found.to_bytes() == made.to_bytes()
+        assert found.predict(ASKED, coverage=0.9) == made.predict(ASKED, coverage=0.9), way
+        assert found.predict_batch(ASKED) == made.predict_batch(ASKED), way
+
+
+def test_a_model_keeps_no_memory_of_others(tmp_path):
+    rows = {name: unfitted().features(photos) for name, photos in support().items()}
+    made = unfitted().fit_features(rows)
+    made.save(tmp_path / "model.e3bm")
+    loaded = FewShotClassifier.load(tmp_path / "model.e3bm", backbone=network())
+    before = made.to_bytes()
+    for some in rows.values():
+        some[:] = 0
+    with (tmp_path / "model.e3bm").open("r+b") as file:  # the same file: a mapped one would change with it
+        file.write(b"\0" * len(before))
+    assert made.to_bytes() == loaded.to_bytes() == before
 
 
 def test_nothing_of_the_photos_is_in_the_file(pretrained_run, tmp_path):
@@ -112,7 +187,7 @@ def test_a_prior_of_ones_own_is_asked_for_before_classes_change(pretrained_run, 
 
 def rewrite(path, about, tensors):
     """A file that is whole, whatever it says."""
-    text = json.dumps({**about, DIGEST: content_digest(about, tensors)})
+    text = json.dumps({**about, DIGEST: content_digest(about, tensors)}, sort_keys=True)
     path.write_bytes(safetensors.torch.save(tensors, {ABOUT: text}))
 
 
@@ -196,6 +271,23 @@ def test_what_is_no_model_file_is_refused(file, tmp_path):
     middle = len(content) // 2
     file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
     refused(file, "damaged: its content is not what was saved")
+
+
+def test_not_even_bytes_that_mean_the_same_may_change(model, tmp_path):
+    content = model.to_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    text = content[:header]
+    last_digits = [place.end() - 1 for place in re.finditer(rb"\d\.\d{17,}", text)]
+    others = [(place, content[place] ^ 1) for place in last_digits]
+    others += [(place, ord("\n")) for place in range(header - 8, header) if content[place] == ord(" ")]
+    assert len(others) > 10
+    for place, byte in others:
+        changed = content[:place] + bytes([byte]) + content[place + 1 :]
+        (tmp_path / "changed.e3bm").write_bytes(changed)
+        with pytest.raises(CheckpointError, match="damaged"):
+            FewShotClassifier.from_bytes(changed)
+        with pytest.raises(CheckpointError, match="damaged"):
+            FewShotClassifier.load(tmp_path / "changed.e3bm")
 
 
 @settings(max_examples=60, deadline=None)

@@ -61,10 +61,15 @@ def losses(folder: Path, name: str) -> list[float]:
     return found
 
 
+# Torch draws the float32 starting weights with other code on processors without AVX2: they differ in their last bit
+# (6e-8), and 20 steps make up to 2e-5 of it.
+SAME_START = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_first_losses(small_data, name):
     expected = json.loads(GOLDEN.read_text())[name]
-    assert losses(small_data, name) == pytest.approx(expected, rel=1e-9)
+    assert losses(small_data, name) == pytest.approx(expected, rel=1e-9 if SAME_START else 1e-4)
 
 
 def test_baseline_and_e3bm_see_the_same_tasks():

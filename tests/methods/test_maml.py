@@ -155,7 +155,7 @@ def test_the_orders_differ_in_gradients_and_not_in_scores():
     (first, first_gradients), (second, second_gradients) = (
         gradients(plain(smooth(second_order=second_order)), batch) for second_order in (False, True)
     )
-    assert torch.equal(first, second)
+    exact(first, second)  # up to rounding: torch may compute gradients that carry a graph with other code
     assert not torch.allclose(first_gradients[0], second_gradients[0])
 
 

@@ -1,5 +1,6 @@
 """A scaled backbone with running statistics is tested on features computed once: the same answers as from images."""
 
+import pytest
 import torch
 
 import small_runs
@@ -24,4 +25,5 @@ def test_scaled_features_are_those_of_the_images(small_data, tmp_path):
     sampler = episode_sampler(data, "test", train.episode, 1234, "test")
     found = evaluate(learner, image_tasks(data, sampler, augment=False, dtype=torch.float32), 12)
     torch.testing.assert_close(found.summary()["nll"], row["nll"], rtol=1e-5, atol=1e-6)
-    assert found.summary()["accuracy"] == row["accuracy"]
+    # Features are computed in other batches: of 72 queries, rounding may turn one that lies on the border.
+    assert found.summary()["accuracy"] == pytest.approx(row["accuracy"], abs=1.01 * 100 / 72)

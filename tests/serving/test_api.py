@@ -9,6 +9,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families as parsed
 
 CHARACTERS = ("g", "&", "Ж")
 
@@ -200,10 +201,23 @@ def test_predictions_go_on_while_fits_are_made(visitor, glyph_png) -> None:
 
 def test_metrics_count_requests_errors_and_memory(visitor) -> None:
     visitor.get("/nothing")
-    lines = dict(line.rsplit(" ", 1) for line in visitor.get("/metrics").text.splitlines() if line[0] != "#")
-    assert int(lines['e3bm_requests_total{method="GET",route="other",status="404"}']) >= 1
-    assert int(lines["e3bm_errors_total"]) == 0
-    assert int(lines["e3bm_requests_in_flight"]) == 1
-    assert int(lines["process_resident_memory_bytes"]) > 10_000_000
-    total = sum(int(value) for name, value in lines.items() if name.startswith("e3bm_requests_total"))
-    assert int(lines['e3bm_request_seconds_bucket{le="+Inf"}']) == int(lines["e3bm_request_seconds_count"]) == total
+    answer = visitor.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    samples = [sample for family in parsed(answer.text) for sample in family.samples]
+    values = {sample.name: sample.value for sample in samples if not sample.labels}
+    requests = [sample for sample in samples if sample.name == "e3bm_requests_total"]
+    labels = {"method": "GET", "route": "other", "status": "404"}
+    assert [sample.value >= 1 for sample in requests if sample.labels == labels] == [True]
+    assert values["e3bm_errors_total"] == 0
+    assert values["e3bm_requests_in_flight"] == 1
+    assert values["process_resident_memory_bytes"] > 10_000_000
+    total = sum(sample.value for sample in requests)
+    assert values["e3bm_request_seconds_count"] == total
+    (everything,) = (sample for sample in samples if sample.labels == {"le": "+Inf"})
+    assert (everything.name, everything.value) == ("e3bm_request_seconds_bucket", total)
+
+
+def test_metrics_come_as_openmetrics_where_that_is_asked_for(visitor) -> None:
+    answer = visitor.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")

@@ -58,10 +58,37 @@ def test_size_count_pixels_classes_and_photos_are_limited(serve_with, glyph_png)
         assert "784" not in visitor.photos(place, glyph_png("g", 0, 2)).json()["error"]
         assert visitor.photos(place, glyph_png("g", 0, 2)).status_code == 413
         assert visitor.photos(place, *[small] * 4).status_code == 413
+        assert "3 files at most" in visitor.photos(place, *[small] * 4).json()["error"]
         assert visitor.photos(place, *[small] * 3).status_code == 201
         assert "3 photos" in visitor.photos(place, small).json()["error"]
         assert visitor.post("/classes", json={"name": "b"}).status_code == 201
         assert visitor.post("/classes", json={"name": "c"}).status_code == 409
+
+
+def test_forms_that_cannot_be_read_are_refused(visitor, glyph_png) -> None:
+    number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+    head = b'--b\r\nContent-Disposition: form-data; name="photos"; filename="a.png"\r\n\r\n'
+    whole = head + glyph_png("g", 0) + b"\r\n--b--\r\n"
+
+    def sent(body: bytes, kind: str = "multipart/form-data; boundary=b") -> tuple[int, str]:
+        answer = visitor.post(f"/classes/{number}/photos", content=body, headers={"Content-Type": kind})
+        return answer.status_code, "" if answer.status_code == 201 else answer.json()["error"]
+
+    assert sent(whole) == (201, "")
+    assert sent(whole[:-8]) == (400, "The form ends too early; its last boundary is missing.")
+    assert sent(b"no form") == (400, "The form cannot be read; it is not well-formed multipart/form-data.")
+    assert sent(whole.replace(b'name="photos"; ', b"")) == sent(b"no form")
+    assert sent(whole, "multipart/form-data; boundary=b; charset=undefined") == sent(b"no form")
+    assert sent(whole, "multipart/form-data") == sent(whole, "image/png")
+    assert sent(whole, "image/png") == (415, "Send files as multipart/form-data in the field 'photos'.")
+    assert sent(whole.replace(b"photos", b"others")) == (
+        422,
+        "There is no file in the field 'photos'; send one or more.",
+    )
+    field = b'--b\r\nContent-Disposition: form-data; name="note"\r\n\r\n%s\r\n'
+    assert sent(field % b"short" + whole) == (201, "")
+    assert sent(field % (b"x" * 1001) + whole) == (413, "A field that is no file may have 1000 bytes at most.")
+    assert sent(field % b"" * 9 + whole) == (413, "A form may have 8 fields beside its files at most.")
 
 
 def test_a_body_without_a_length_is_cut_off_at_the_limit(serve_with) -> None:
@@ -101,7 +128,7 @@ def test_too_many_at_once_are_told_to_come_back(serve_with, glyph_png) -> None:
             one.start()
         try:
             for _ in range(500):
-                if "in_flight 3" in visitor.get("/metrics").text:
+                if "in_flight 3.0\n" in visitor.get("/metrics").text:
                     break
                 time.sleep(0.01)
             refused = visitor.get("/workspace")
@@ -213,7 +240,7 @@ def test_a_defect_is_a_sentence_with_the_headers(serve_with, glyph_png, caplog) 
         assert answer.status_code == 500
         assert answer.json() == {"error": "This is a defect of e3bm; the server's log says where."}
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert "e3bm_errors_total 1" in visitor.get("/metrics").text
+        assert "e3bm_errors_total 1.0\n" in visitor.get("/metrics").text
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -276,8 +303,8 @@ def test_a_client_that_leaves_harms_nobody(visitor, address) -> None:
         line.sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n".encode())
     for _ in range(200):
         metrics = httpx.get(f"{address}/metrics").text
-        if "in_flight 1\n" in metrics:
+        if "in_flight 1.0\n" in metrics:
             break
         time.sleep(0.01)
-    assert "in_flight 1\n" in metrics
+    assert "in_flight 1.0\n" in metrics
     assert 'status="500"' not in metrics

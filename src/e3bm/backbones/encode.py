@@ -69,9 +69,6 @@ def _check(backbone: Backbone, images: Tensor, mode: str, update: bool, mask: Te
         raise SettingsError("Running statistics are updated from batch statistics only; encode with the mode 'batch'.")
 
 
-# A backbone as methods use it: tasks in, features out, with the BatchNorm mode that the settings name.
-
-
 class TaskEncoder(nn.Module):
     """Support and query are encoded in separate passes, every task with its own statistics where those are in use.
 

@@ -1,0 +1,1 @@
+"""What a person types and sees; tyro and rich live here and nowhere else."""

@@ -28,8 +28,11 @@ PLAIN_SECONDS = 5.0
 Parsed = TypeVar("Parsed")
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """Run a command and turn what goes wrong into an exit code and a sentence."""
+def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
+    """Run a command and turn what goes wrong into an exit code and a sentence.
+
+    ``continues`` says whether the command goes on where it was interrupted when it is called again.
+    """
     try:
         with termination_as_interrupt():
             return work()
@@ -40,7 +43,8 @@ def guarded(work: Callable[[], int]) -> int:
         print(f"e3bm: {stop}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
-        print("e3bm: interrupted; run the same command again to continue.", file=sys.stderr)
+        after = "run the same command again to continue." if continues else "nothing was saved."
+        print(f"e3bm: interrupted; {after}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); nothing is left to say to them.
@@ -218,9 +222,6 @@ class LineProgress:
 
 def _words(numbers: dict[str, float]) -> str:
     return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
-
-
-# What is said when a training command has ended.
 
 
 def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up: str) -> None:

@@ -1,6 +1,7 @@
 """`e3bm`: one entry, one line per command; a command's own imports happen when it is called."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,8 @@ COMMANDS = {
     "train-prior": "meta-train the prior of few-shot classifiers on features of many classes",
     "import-weights": "published backbone weights into ours",
 }
+CONTINUING = ("demo", "pretrain", "train", "test", "ablate", "reproduce", "prepare", "train-prior")
+"""Commands that keep what they have done when they are interrupted, and go on from there."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(usage())
         return 0 if words else 2
     if words[0] == "--version":
-        from importlib.metadata import version
+        import e3bm
 
-        print(version("e3bm"))
+        print(e3bm.__version__)
         return 0
     if words[0] not in COMMANDS:
         from difflib import get_close_matches
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from e3bm.cli.console import guarded
 
     command = importlib.import_module(f"e3bm.cli.commands.{words[0].replace('-', '_')}")
-    return guarded(lambda: command.run(words[1:]))
+    return guarded(lambda: command.run(words[1:]), continues=words[0] in CONTINUING)
 
 
 def usage() -> str:
@@ -68,5 +71,16 @@ def usage() -> str:
 
 
 def entry() -> None:
-    """The console script."""
-    sys.exit(main())
+    """The console script; a reader that has gone (`e3bm --help | head -1`) is no error."""
+    code: str | int | None
+    try:
+        try:
+            code = main()
+        except SystemExit as stop:  # `e3bm fit --help` ends the program itself
+            code = stop.code
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain of the same.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -15,8 +15,6 @@ from e3bm.core.context import Basis, Observation
 from e3bm.core.hyperprior import BoundHyperprior, Hyperprior
 from e3bm.errors import SettingsError
 
-# What an adaptation leaves behind.
-
 
 @dataclass(frozen=True)
 class Trace:

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from e3bm.errors import SettingsError
 
-# What may be seen of an epoch, and the linear maps of it that the generator's input weights become for given tasks.
-
 
 @runtime_checkable
 class Observation(Protocol):

@@ -1,1 +1,1 @@
-"""A few examples in, a classifier one can trust out: for photos and for features."""
+"""The product: a classifier from a few examples, for photos (FewShotClassifier) and features (E3BMClassifier)."""

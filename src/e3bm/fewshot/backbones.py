@@ -1,4 +1,9 @@
-"""Which network turns photos into features: the one that comes by pip, a run of ours, a hub's, or any module."""
+"""Which network turns photos into features: the one that pip installs, a run of e3bm, a hub model, or any module.
+
+`choose_backbone` finds the network that a user asks for; `restore_backbone` the one that a model file was made with.
+Hub models need the extra `transformers`. They were tried with version 5.22 on small untrained DINOv2, ResNet and CLIP
+models in local folders; no model was fetched.
+"""
 
 import json
 from functools import cache
@@ -17,89 +22,59 @@ from e3bm.data.pixels.pipeline import CentreCrop, Channels, Invert, Pipeline, Re
 from e3bm.data.pixels.recipes import RECIPES
 from e3bm.data.source import open_dataset, registered_sources
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
-from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, deterministic
+from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, parse_pipeline
 from e3bm.runs.assembly import build_backbone, weights_digest
 from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings
 from e3bm.settings import read_settings
 
-# Vision models of the transformers library, by name, when it is installed.
-#
-# The extra `transformers` brings the library. Tried with version 5.22 on small untrained DINOv2, ResNet and CLIP models
-# in local folders; no model was fetched.
-
-
 HUB = "transformers:"
-
-
-class HubNetwork(nn.Module):
-    """A vision model whose output is one vector an image; it takes pixels from 0 to 1 and normalises them itself."""
-
-    def __init__(self, model: nn.Module, mean: list[float], std: list[float]) -> None:
-        super().__init__()
-        self.model = model
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
-
-    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        found: Any = self.model(pixel_values=(images - self.mean) / self.std)
-        pooled: Tensor | None = found.get("pooler_output")
-        if pooled is None:
-            hidden: Tensor = found["last_hidden_state"]
-            # Tokens: the first one stands for the image; maps: their mean does.
-            pooled = hidden[:, 0] if hidden.ndim == 3 else hidden.mean((2, 3))
-        return pooled.flatten(1)
-
-
-def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool = False) -> FeatureExtractor:
-    """A model by name or folder, with the preprocessing that it states; ``only_stored`` fetches nothing."""
-    try:
-        import transformers
-    except ImportError:
-        raise SettingsError(
-            f"The backbone '{HUB}{name}' needs the transformers library, which is not installed; "
-            "run: pip install 'e3bm[transformers]' (or leave the backbone out for EfficientNet-Lite0)."
-        ) from None
-    try:
-        # Neither code of a stranger nor pickles: weights come as safetensors or not at all.
-        model = transformers.AutoModel.from_pretrained(
-            name, local_files_only=only_stored, use_safetensors=True, trust_remote_code=False
-        )
-        place = transformers.utils.cached_file(name, "preprocessor_config.json", local_files_only=only_stored)
-        stated = json.loads(Path(place).read_bytes())
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SettingsError(f"The model '{name}' cannot be loaded by transformers: {first}") from None
-    # CLIP and its like have a part for text, too.
-    model = getattr(model, "vision_model", model)
-    mean, std = stated.get("image_mean", [0.5] * 3), stated.get("image_std", [0.5] * 3)
-    network = HubNetwork(model, mean, std).eval().requires_grad_(False)
-    steps = _stated_pipeline(stated) if pipeline is None else deterministic(pipeline)
-    origin = BackboneOrigin("transformers", name, weights_digest(network))
-    return FeatureExtractor(network, steps, 3, origin)
-
-
-def _stated_pipeline(stated: dict[str, Any]) -> Pipeline:
-    size, crop = _side(stated.get("size")) or 224, _side(stated.get("crop_size"))
-    if not stated.get("do_center_crop", crop is not None) or crop is None:
-        crop = size
-    kind = "bicubic" if stated.get("resample") == 3 else "bilinear"
-    return Pipeline.parse(f"resize {max(size, crop)} {kind}, centre_crop {crop}, normalise none")
-
-
-def _side(size: object) -> int | None:
-    if isinstance(size, dict):
-        return next((int(size[key]) for key in ("shortest_edge", "height") if key in size), None)
-    return int(size) if isinstance(size, int) else None
-
-
-# A backbone of ours for photos: from a run folder, a weights file, or the weights inside of a model file.
-
-
 INSIDE = "backbone."
+"""What the names of a backbone's weights begin with, in a checkpoint of a learner and in a model file."""
+MOST_STEPS, MOST_PIXELS, MOST_CHANNELS = 8, 1024, 16
+"""What the preprocessing that a model file states may ask for."""
+BackboneChoice: TypeAlias = str | Path | nn.Module | FeatureExtractor | None
+
+
+def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> FeatureExtractor:
+    """The network that was asked for, frozen, with its preprocessing."""
+    if isinstance(backbone, nn.Module):
+        return module_extractor(backbone, pipeline)
+    if isinstance(backbone, FeatureExtractor) or backbone is None or backbone == LITE0:
+        found = backbone if isinstance(backbone, FeatureExtractor) else lite0_extractor()
+        return found if pipeline is None else found.with_pipeline(parse_pipeline(pipeline))
+    if isinstance(backbone, str) and backbone.startswith(HUB):
+        return hub_extractor(backbone.removeprefix(HUB), pipeline)
+    place = Path(backbone)
+    if place.is_dir():
+        return run_extractor(place, pipeline)
+    if place.is_file():
+        return weights_file_extractor(place, pipeline)
+    raise SettingsError(
+        f"There is no run folder or weights file {place}; for a model of a hub write {HUB}{backbone}, "
+        f"and leave the backbone out for {LITE0}."
+    )
+
+
+@cache
+def lite0_extractor() -> FeatureExtractor:
+    """EfficientNet-Lite0 with its ImageNet weights; one for the whole process, since it is never changed."""
+    origin = BackboneOrigin("package", LITE0, lite0_digest())
+    return FeatureExtractor(fold_batchnorm(efficientnet_lite0()), Pipeline.parse(LITE0_PIPELINE), 3, origin)
+
+
+def module_extractor(module: nn.Module, pipeline: str | None) -> FeatureExtractor:
+    """Any network from images to features; it is put into eval mode and not trained."""
+    if pipeline is None:
+        raise SettingsError(
+            "A backbone of your own needs its preprocessing, for example "
+            "pipeline='resize 256, centre_crop 224, normalise imagenet'."
+        )
+    network = fold_batchnorm(module) if isinstance(module, Backbone) and not module.folded else module.eval()
+    channels = module.channels if isinstance(module, Backbone) else 3
+    origin = BackboneOrigin("module", type(module).__name__, weights_digest(module))
+    return FeatureExtractor(network, parse_pipeline(pipeline), channels, origin)
 
 
 def run_extractor(run: Path, pipeline: str | None = None) -> FeatureExtractor:
@@ -117,7 +92,7 @@ def run_extractor(run: Path, pipeline: str | None = None) -> FeatureExtractor:
         )
     weights = _weights_of_run(run, chosen)
     size = data.image_size or _own_size(data)
-    steps = _evaluation(data, size) if pipeline is None else deterministic(pipeline)
+    steps = _evaluation_pipeline(data, size) if pipeline is None else parse_pipeline(pipeline)
     pixels = steps.output_shape((size, size, 3 if len(steps.normalisation.mean) == 3 else _channels(weights)))[1]
     return _extractor(chosen, pixels, weights, steps, str(run))
 
@@ -138,26 +113,10 @@ def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor
             f"{path} does not say how its images are treated; give that too, for example "
             "pipeline='resize 92, centre_crop 84, normalise imagenet'."
         )
-    steps, weights = deterministic(pipeline), read_weights(path)
+    steps, weights = parse_pipeline(pipeline), read_weights(path)
     pixels = steps.output_shape((256, 256, _channels(weights)))[1]
     chosen = BackboneSettings(name=about["backbone"], width=float(about["width"]))
     return _extractor(chosen, pixels, weights, steps, str(path))
-
-
-def rebuilt(origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: dict[str, Tensor]) -> FeatureExtractor:
-    """The backbone whose folded weights a model file holds; nothing is allocated beside them."""
-    values = origin.settings
-    known = {"name": values.get("name"), "width": values.get("width"), "levelled": values.get("levelled", False)}
-    chosen = read_settings(BackboneSettings, known)
-    size = read_settings(DataSettings, {"image_size": values.get("image_size")}).image_size or 0
-    try:
-        with torch.device("meta"):
-            network = fold_batchnorm(_network(chosen, channels, size))
-        network.load_state_dict({name: value.clone() for name, value in weights.items()}, assign=True)
-    except RuntimeError as error:
-        raise CheckpointError(f"the weights inside do not fit a {chosen.name}: {misfit(error)}") from None
-    network = network.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
-    return FeatureExtractor(network, pipeline, channels, origin)
 
 
 def _extractor(
@@ -194,7 +153,7 @@ def _weights_of_run(run: Path, chosen: BackboneSettings) -> dict[str, Tensor]:
         raise CheckpointError(f"There is no backbone in {run}; give a run of `e3bm pretrain`.")
     if not chosen.pretrained.exists():
         raise CheckpointError(f"The run {run} used the backbone of {chosen.pretrained}, which is not there any more.")
-    # A frozen backbone stands beside the learner, where it was pre-trained.
+    # A frozen backbone is not in the learner's checkpoint but where it was pre-trained.
     return _weights_of_run(chosen.pretrained, chosen) if chosen.pretrained.is_dir() else read_weights(chosen.pretrained)
 
 
@@ -214,76 +173,89 @@ def _own_size(data: DataSettings) -> int:
         raise
 
 
-def _evaluation(data: DataSettings, size: int) -> Pipeline:
+def _evaluation_pipeline(data: DataSettings, size: int) -> Pipeline:
     steps, _, normalisation = str(RECIPES[data.recipe](size).evaluate).rpartition("normalise ")
     return Pipeline.parse(f"{steps}normalise {data.normalisation or normalisation}")
 
 
-BackboneChoice: TypeAlias = str | Path | nn.Module | FeatureExtractor | None
+class HubNetwork(nn.Module):
+    """A vision model whose output is one vector an image; it takes pixels from 0 to 1 and normalises them itself."""
+
+    def __init__(self, model: nn.Module, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.model = model
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        found: Any = self.model(pixel_values=(images - self.mean) / self.std)
+        pooled: Tensor | None = found.get("pooler_output")
+        if pooled is None:
+            hidden: Tensor = found["last_hidden_state"]
+            # Tokens: the first one stands for the image; maps: their mean does.
+            pooled = hidden[:, 0] if hidden.ndim == 3 else hidden.mean((2, 3))
+        return pooled.flatten(1)
 
 
-def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> FeatureExtractor:
-    """The network that was asked for, frozen, with what its images go through."""
-    if isinstance(backbone, nn.Module):
-        return module_extractor(backbone, pipeline)
-    if isinstance(backbone, FeatureExtractor) or backbone is None or backbone == LITE0:
-        found = backbone if isinstance(backbone, FeatureExtractor) else lite0_extractor()
-        return found if pipeline is None else found.behind(deterministic(pipeline))
-    if isinstance(backbone, str) and backbone.startswith(HUB):
-        return hub_extractor(backbone.removeprefix(HUB), pipeline)
-    place = Path(backbone)
-    if place.is_dir():
-        return run_extractor(place, pipeline)
-    if place.is_file():
-        return weights_file_extractor(place, pipeline)
-    raise SettingsError(
-        f"There is no run folder or weights file {place}; for a model of a hub write {HUB}{backbone}, "
-        f"and leave the backbone out for {LITE0}."
-    )
-
-
-@cache
-def lite0_extractor() -> FeatureExtractor:
-    """EfficientNet-Lite0 with its ImageNet weights; one for the whole process, since it is never changed."""
-    origin = BackboneOrigin("package", LITE0, lite0_digest())
-    return FeatureExtractor(fold_batchnorm(efficientnet_lite0()), Pipeline.parse(LITE0_PIPELINE), 3, origin)
-
-
-def module_extractor(module: nn.Module, pipeline: str | None) -> FeatureExtractor:
-    """Any network from images to features; it is put into eval mode and not trained."""
-    if pipeline is None:
+def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool = False) -> FeatureExtractor:
+    """A hub model by name or folder, with the preprocessing that it states; ``only_stored`` fetches nothing."""
+    try:
+        import transformers
+    except ImportError:
         raise SettingsError(
-            "A backbone of your own needs its preprocessing, for example "
-            "pipeline='resize 256, centre_crop 224, normalise imagenet'."
+            f"The backbone '{HUB}{name}' needs the transformers library, which is not installed; "
+            "run: pip install 'e3bm[transformers]' (or leave the backbone out for EfficientNet-Lite0)."
+        ) from None
+    try:
+        # Neither code of a stranger nor pickles: weights come as safetensors or not at all.
+        model = transformers.AutoModel.from_pretrained(
+            name, local_files_only=only_stored, use_safetensors=True, trust_remote_code=False
         )
-    network = fold_batchnorm(module) if isinstance(module, Backbone) and not module.folded else module.eval()
-    channels = module.channels if isinstance(module, Backbone) else 3
-    origin = BackboneOrigin("module", type(module).__name__, weights_digest(module))
-    return FeatureExtractor(network, deterministic(pipeline), channels, origin)
+        place = transformers.utils.cached_file(name, "preprocessor_config.json", local_files_only=only_stored)
+        stated = json.loads(Path(place).read_bytes())
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SettingsError(f"The model '{name}' cannot be loaded by transformers: {first}") from None
+    # CLIP and its like have a part for text, too.
+    model = getattr(model, "vision_model", model)
+    mean, std = stated.get("image_mean", [0.5] * 3), stated.get("image_std", [0.5] * 3)
+    network = HubNetwork(model, mean, std).eval().requires_grad_(False)
+    steps = _stated_pipeline(stated) if pipeline is None else parse_pipeline(pipeline)
+    origin = BackboneOrigin("transformers", name, weights_digest(network))
+    return FeatureExtractor(network, steps, 3, origin)
 
 
-# The backbone that a model file was made with: rebuilt, found again, or given by the user.
+def _stated_pipeline(stated: dict[str, Any]) -> Pipeline:
+    size, crop = _side(stated.get("size")) or 224, _side(stated.get("crop_size"))
+    if not stated.get("do_center_crop", crop is not None) or crop is None:
+        crop = size
+    kind = "bicubic" if stated.get("resample") == 3 else "bilinear"
+    return Pipeline.parse(f"resize {max(size, crop)} {kind}, centre_crop {crop}, normalise none")
 
 
-MOST_STEPS, MOST_PIXELS, MOST_CHANNELS = 8, 1024, 16
-PREFIX = "backbone."
+def _side(size: object) -> int | None:
+    if isinstance(size, dict):
+        return next((int(size[key]) for key in ("shortest_edge", "height") if key in size), None)
+    return int(size) if isinstance(size, int) else None
 
 
-def restored(
+def restore_backbone(
     path: Path, origin: BackboneOrigin, channels: int, pipeline: str, tensors: dict[str, Tensor], given: BackboneChoice
 ) -> FeatureExtractor:
-    """The backbone with exactly the weights that the file names."""
+    """The backbone that a model file was made with, rebuilt, found again or ``given``; other weights are refused."""
     try:
-        steps = _modest(pipeline)
+        steps = _checked_pipeline(pipeline)
         if given is not None:
             found = choose_backbone(given, pipeline)
         elif origin.kind == "run":
-            weights = {name.removeprefix(PREFIX): value for name, value in tensors.items() if name.startswith(PREFIX)}
-            found = rebuilt(origin, channels, steps, weights)
+            weights = {name.removeprefix(INSIDE): value for name, value in tensors.items() if name.startswith(INSIDE)}
+            found = _rebuilt_run(origin, channels, steps, weights)
         elif origin.kind == "package" and origin.name == LITE0:
-            found = lite0_extractor().behind(steps)
+            found = lite0_extractor().with_pipeline(steps)
         elif origin.kind == "transformers":
-            found = _from_hub(origin.name, pipeline)
+            found = _stored_hub_model(origin.name, pipeline)
         elif origin.kind == "module":
             raise CheckpointError(
                 f"it was made with a network of its user's own ({origin.name}), which no file can rebuild; "
@@ -298,7 +270,25 @@ def restored(
     return found
 
 
-def _from_hub(name: str, pipeline: str) -> FeatureExtractor:
+def _rebuilt_run(
+    origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: dict[str, Tensor]
+) -> FeatureExtractor:
+    """The backbone of a run whose folded weights a model file holds; they are the only memory it takes."""
+    values = origin.settings
+    known = {"name": values.get("name"), "width": values.get("width"), "levelled": values.get("levelled", False)}
+    chosen = read_settings(BackboneSettings, known)
+    size = read_settings(DataSettings, {"image_size": values.get("image_size")}).image_size or 0
+    try:
+        with torch.device("meta"):
+            network = fold_batchnorm(_network(chosen, channels, size))
+        network.load_state_dict({name: value.clone() for name, value in weights.items()}, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights inside do not fit a {chosen.name}: {misfit(error)}") from None
+    network = network.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
+    return FeatureExtractor(network, pipeline, channels, origin)
+
+
+def _stored_hub_model(name: str, pipeline: str) -> FeatureExtractor:
     try:
         return hub_extractor(name, pipeline, only_stored=True)
     except E3BMError as error:
@@ -317,7 +307,7 @@ def _other_weights(origin: BackboneOrigin) -> str:
     return f"the backbone's weights are not those it was made with ({origin.name}, sha256 {origin.digest[:12]}...)."
 
 
-def _modest(text: str) -> Pipeline:
+def _checked_pipeline(text: str) -> Pipeline:
     """The preprocessing that a file states, if it is of a kind and size that photos need."""
     steps = Pipeline.parse(text)
     if len(steps.steps) > MOST_STEPS:

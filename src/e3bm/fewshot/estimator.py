@@ -12,7 +12,8 @@ try:
 except ImportError as error:
     raise ImportError("E3BMClassifier needs scikit-learn; run: pip install 'e3bm[sklearn]'") from error
 
-from e3bm.fewshot.classifier import FitOptions, FittedClassifier, Predictions, fit_classifier
+from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
+from e3bm.fewshot.prediction import column_arrays
 from e3bm.fewshot.prior.file import load_prior
 
 
@@ -66,46 +67,52 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]!r}.")
         options = FitOptions(unit_length=self.unit_length, recall=self.recall, calibrated=self.calibrate)
         prior = load_prior(None if self.prior is None else Path(self.prior))
-        fitted = fit_classifier(prior, X, labels.astype(np.int64), len(self.classes_), options)
-        self.classifier_: FittedClassifier = fitted
+        fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options)
+        self.head_: FittedHead = fitted
         self.temperature_ = fitted.temperature
-        self.rates_, self.votes_ = fitted.head.rates.numpy(), fitted.head.votes.numpy()
+        self.rates_, self.votes_ = fitted.ensemble.rates.numpy(), fitted.ensemble.votes.numpy()
         self.suspicious_ = np.array([one.position for one in fitted.suspicions], dtype=np.int64)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Calibrated scores; for two classes their difference, as scikit-learn has it."""
         rows = self._rows(X)
-        scores = self.classifier_.scores(rows)
+        scores = self.head_.scores(rows)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities, a column for each of ``classes_``."""
         rows = self._rows(X)
-        return self.classifier_.probabilities(rows)
+        return self.head_.probabilities(rows)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of every row."""
         rows = self._rows(X)
-        chosen: np.ndarray = self.classes_[self.classifier_.scores(rows).argmax(1)]
+        chosen: np.ndarray = self.classes_[self.head_.scores(rows).argmax(1)]
         return chosen
+
+    def details(self, X: Any, coverage: float | None = None) -> dict[str, np.ndarray]:
+        """Everything that is said of rows, an array for each field of ``e3bm.Prediction``.
+
+        With a ``coverage`` there is also ``prediction_set``: the classes in each row's set by number, the most probable
+        first, then -1.
+        """
+        rows = self._rows(X)
+        found = column_arrays(self.head_.predict(rows, coverage))
+        return {**found, "label": self.classes_[found["label"]]}
 
     def unknown(self, X: Any) -> np.ndarray:
         """True where a row looks like none of the classes."""
-        return self._details(X).unknown
+        return self.details(X)["unknown"]
 
     def disagreement(self, X: Any) -> np.ndarray:
         """How far the epochs are from saying the same, from 0 to 1."""
-        return self._details(X).disagreement
+        return self.details(X)["disagreement"]
 
     def prediction_sets(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Which classes (columns) each row's set holds, so that the right one is inside in this share of cases."""
         rows = self._rows(X)
-        return self.classifier_.sets(rows, coverage)
-
-    def _details(self, X: Any) -> Predictions:
-        rows = self._rows(X)
-        return self.classifier_.predict(rows)
+        return self.head_.sets(rows, coverage)
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -19,21 +19,21 @@ OriginKind = Literal["package", "run", "module", "transformers"]
 
 @dataclass(frozen=True)
 class BackboneOrigin:
-    """Where a network comes from, and which weights exactly it has."""
+    """Where a network comes from, and the digest of its weights."""
 
     kind: OriginKind
     name: str
     digest: str
     settings: dict[str, Any] = field(default_factory=dict)
-    """What builds it again, where that can be said."""
+    """What it can be built from again; empty where that is not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureExtractor:
-    """Photos to features.
+    """Turns photos into features: a preprocessing and a frozen network.
 
-    Photos pass one by one: the rounding of a convolution depends on how many there are, and what is said of a photo
-    must not depend on its neighbours. On a CPU it is no slower.
+    Photos pass one by one: the rounding of a convolution depends on how many there are, and a prediction must not
+    depend on the photos that are asked about with it. On a CPU it is no slower.
     """
 
     network: nn.Module
@@ -41,18 +41,18 @@ class FeatureExtractor:
     channels: int
     origin: BackboneOrigin
 
-    def behind(self, pipeline: Pipeline) -> "FeatureExtractor":
-        """The same network behind another preprocessing."""
+    def with_pipeline(self, pipeline: Pipeline) -> "FeatureExtractor":
+        """The same network with another preprocessing."""
         return replace(self, pipeline=pipeline)
 
     def digest(self) -> str:
-        """A name for exactly the weights: of the file that they come from, or of the network itself."""
+        """The sha256 of exactly these weights: of the file that they come from, or of the network itself."""
         return weights_digest(self.network) if self.origin.kind == "run" else self.origin.digest
 
-    def each(
+    def features_or_errors(
         self, photos: Sequence[Photo], names: Sequence[str] = ()
     ) -> Iterator[Float32[np.ndarray, " D"] | DataError]:
-        """The features of every photo, or why it has none."""
+        """The features of every photo in turn, or a DataError that names the photo and says why it has none."""
         for place, photo in enumerate(photos):
             name = names[place] if names else photo_name(photo, f"photo {place + 1}")
             try:
@@ -65,7 +65,7 @@ class FeatureExtractor:
         if not photos:
             raise DataError("There is no photo to look at; give one or more.")
         rows = []
-        for row in self.each(photos, names):
+        for row in self.features_or_errors(photos, names):
             if isinstance(row, DataError):
                 raise row
             rows.append(row)
@@ -90,8 +90,8 @@ class FeatureExtractor:
         return row
 
 
-def deterministic(text: str) -> Pipeline:
-    """A pipeline without chance."""
+def parse_pipeline(text: str) -> Pipeline:
+    """The preprocessing that a text describes; SettingsError where it is random."""
     pipeline = Pipeline.parse(text)
     if pipeline.draws:
         raise SettingsError(f"The preprocessing of photos must not be random; '{text}' is.")

@@ -1,4 +1,4 @@
-"""FewShotClassifier: a few photos of each class in, a classifier one can trust out."""
+"""FewShotClassifier: a classifier of photos from a few examples of each class."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,23 +9,15 @@ from jaxtyping import Float, Float32
 
 from e3bm.data.read.photos import Photo, as_photos
 from e3bm.errors import DataError
-from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restored
-from e3bm.fewshot.classifier import FitOptions, fit_classifier
+from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.extractor import FeatureExtractor
-from e3bm.fewshot.model_file import fitted_of, model_bytes, origin_of, read_model, save_model
-from e3bm.fewshot.prediction import FittedPhotos, Prediction, SuspiciousPhoto, predictions, predictions_together
-from e3bm.fewshot.prior.adapted import Influence, influences
+from e3bm.fewshot.fitted_head import FitOptions, fit_head
+from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto
+from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, read_model, save_model
+from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.support_set import (
-    Shots,
-    Source,
-    SupportSet,
-    feature_shots,
-    feature_table,
-    opened_source,
-    photos_of,
-    read_shots,
-)
+from e3bm.fewshot.read_photos import Source, list_photos, open_photos, read_shots
+from e3bm.fewshot.support_set import Shots, SupportSet, feature_shots
 from e3bm.progress import Progress
 
 
@@ -52,7 +44,7 @@ class FewShotClassifier:
         self.options = FitOptions(unit_length=unit_length, recall=recall, calibrated=calibrate)
         self.prior_path = None if prior is None else Path(prior)
         self.extractor: FeatureExtractor = choose_backbone(backbone, pipeline)
-        self._fitted: FittedPhotos | None = None
+        self._fitted: FittedModel | None = None
 
     def fit(
         self,
@@ -63,7 +55,7 @@ class FewShotClassifier:
         progress: Progress | None = None,
     ) -> "FewShotClassifier":
         """Learn from a folder with a subfolder per class, a mapping from classes to photos, or photos and labels."""
-        with opened_source(source, labels) as photos:
+        with open_photos(source, labels) as photos:
             read = read_shots(photos, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
         return self._refit(read.shots, notes=read.skipped)
 
@@ -72,19 +64,19 @@ class FewShotClassifier:
         return self._refit({name: feature_shots(name, rows) for name, rows in features.items()})
 
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
-        """One class more; equal to a fit from scratch with it."""
-        shots = self.fitted.changeable(name, load_prior(self.prior_path), known=False)
-        return self._refit({**shots, **read_shots({name: photos_of(photos)}, self.extractor).shots})
+        """Add a class; the result equals a fit from scratch with it."""
+        shots = self.fitted.shots_without(name, load_prior(self.prior_path))
+        return self._refit({**shots, **read_shots({name: list_photos(photos)}, self.extractor).shots})
 
     def add_shots(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
-        """More photos of a class; equal to a fit from scratch with them."""
-        shots = self.fitted.changeable(name, load_prior(self.prior_path), known=True)
-        more = read_shots({name: photos_of(photos)}, self.extractor).shots[name]
+        """Add photos to a class; the result equals a fit from scratch with them."""
+        shots = self.fitted.shots_with(name, load_prior(self.prior_path))
+        more = read_shots({name: list_photos(photos)}, self.extractor).shots[name]
         return self._refit({**shots, name: shots[name].joined(more)})
 
     def forget_class(self, name: str) -> "FewShotClassifier":
-        """One class less; nothing of its photos is kept."""
-        shots = self.fitted.changeable(name, load_prior(self.prior_path), known=True)
+        """Remove a class; nothing of its photos is kept."""
+        shots = self.fitted.shots_with(name, load_prior(self.prior_path))
         return self._refit({other: some for other, some in shots.items() if other != name})
 
     def features(self, photos: Photo | Iterable[Photo]) -> Float32[np.ndarray, "N D"]:
@@ -100,14 +92,14 @@ class FewShotClassifier:
     def predict(self, photos: Any, *, coverage: float | None = None) -> Any:
         """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too."""
         fitted, (some, single) = self.fitted, as_photos(photos)
-        found = predictions(fitted, self.extractor(some), coverage) if some else []
+        found = fitted.predict(self.extractor(some), coverage) if some else []
         return found[0] if single else found
 
     def predict_features(
         self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None
     ) -> list[Prediction]:
-        """Predictions of features."""
-        return predictions(self.fitted, features, coverage)
+        """Predictions of features, as ``features`` gives them."""
+        return self.fitted.predict(features, coverage)
 
     def predict_batch(self, photos: Iterable[Photo]) -> list[Prediction]:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
@@ -115,8 +107,8 @@ class FewShotClassifier:
         return self.predict_batch_features(self.extractor(some)) if some else []
 
     def predict_batch_features(self, features: Float[np.ndarray, "N D"]) -> list[Prediction]:
-        """The same of features."""
-        return predictions_together(self.fitted, features, load_prior(self.prior_path))
+        """Predictions of features that are used together."""
+        return self.fitted.predict_together(features, load_prior(self.prior_path))
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
@@ -124,22 +116,19 @@ class FewShotClassifier:
         return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(self.classes))
 
     def influences(self, photo: Photo) -> tuple[Influence, ...]:
-        """How much each labelled photo spoke for the class that is predicted, the largest first."""
+        """How much each labelled photo counts for the class that is predicted, or against it, the largest first."""
         return self.influences_of_features(self.features(photo)[0])
 
     def influences_of_features(self, features: Float[np.ndarray, " D"]) -> tuple[Influence, ...]:
-        """The same for the features of one photo."""
-        fitted = self.fitted
-        support = fitted.kept_support("say which photos mattered")
-        row = feature_table(np.asarray(features)[None], fitted.classifier.head.feature_size)[0]
-        return influences(fitted.classifier.head, fitted.classifier.temperature, support, row)
+        """The same for one row of ``features``."""
+        return self.fitted.influences(features)
 
     def save(self, path: str | Path, *, keep_support: bool = True) -> None:
         """Write one file; without the support features it is smaller and its classes cannot be changed any more."""
         save_model(Path(path), self.extractor, self.fitted, keep_support=keep_support)
 
     def to_bytes(self, *, keep_support: bool = True) -> bytes:
-        """What ``save`` writes."""
+        """The content of the file that ``save`` writes."""
         return model_bytes(self.extractor, self.fitted, keep_support=keep_support)
 
     @classmethod
@@ -158,7 +147,7 @@ class FewShotClassifier:
         backbone: BackboneChoice = None,
         prior: str | Path | None = None,
     ) -> "FewShotClassifier":
-        """The same from the content of a file, of which errors speak as ``name``."""
+        """A classifier from the content of a file, which errors call ``name``."""
         return cls._loaded(Path(name), content, backbone, prior)
 
     @classmethod
@@ -166,9 +155,9 @@ class FewShotClassifier:
         cls, path: Path, content: bytes | None, backbone: BackboneChoice, prior: str | Path | None
     ) -> "FewShotClassifier":
         about, tensors = read_model(path, content)
-        fitted = fitted_of(path, about, tensors)
-        extractor = restored(path, *origin_of(path, about), tensors, backbone)
-        options = fitted.classifier.options
+        fitted = parse_fit(path, about, tensors)
+        extractor = restore_backbone(path, *parse_origin(path, about), tensors, backbone)
+        options = fitted.head.options
         model = cls(
             extractor,
             unit_length=options.unit_length,
@@ -187,22 +176,22 @@ class FewShotClassifier:
     @property
     def counts(self) -> dict[str, int]:
         """How many photos each class was learned from."""
-        return dict(zip(self.classes, self.fitted.classifier.counts, strict=True))
+        return dict(zip(self.classes, self.fitted.head.counts, strict=True))
 
     @property
     def rates(self) -> Float[np.ndarray, " M"]:
         """alpha_m of every epoch."""
-        return self.fitted.classifier.head.rates.numpy()
+        return self.fitted.head.ensemble.rates.numpy()
 
     @property
     def votes(self) -> Float[np.ndarray, " M"]:
         """v_m of every epoch."""
-        return self.fitted.classifier.head.votes.numpy()
+        return self.fitted.head.ensemble.votes.numpy()
 
     @property
     def left_out_accuracy(self) -> float | None:
         """Share of the photos that a fit without them predicts right; None where no class has two photos."""
-        return self.fitted.classifier.left_out_accuracy
+        return self.fitted.head.left_out_accuracy
 
     @property
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
@@ -211,13 +200,13 @@ class FewShotClassifier:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What should be known of the photos that it was fitted on."""
+        """What should be known about the photos that it was fitted on."""
         return self.fitted.notes
 
     def _refit(self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = ()) -> "FewShotClassifier":
         support, prior = SupportSet.of(shots), load_prior(self.prior_path)
-        found = fit_classifier(prior, support.features, support.labels, len(support.classes), self.options)
-        self._fitted = FittedPhotos(
+        found = fit_head(prior, support.features, support.labels, len(support.classes), self.options)
+        self._fitted = FittedModel(
             support.classes, found, support, prior.digest, self.prior_path is not None, (*notes, *support.notes())
         )
         return self
@@ -228,8 +217,8 @@ class FewShotClassifier:
         return self._fitted is not None
 
     @property
-    def fitted(self) -> FittedPhotos:
-        """All that the fit left."""
+    def fitted(self) -> FittedModel:
+        """Everything the fit left; DataError before the first fit."""
         if self._fitted is None:
             raise DataError("The classifier knows no class yet; call fit first.")
         return self._fitted

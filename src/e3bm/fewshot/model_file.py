@@ -1,8 +1,8 @@
-"""The .e3bm file: a fitted classifier of photos as one safetensors file with JSON beside the tensors.
+"""The .e3bm file: a fitted classifier of photos as one safetensors file with JSON as its metadata.
 
-It holds the head, the support features (unless they were dropped), the class names, the preprocessing, all numbers of
-trust, and the backbone's weights or the name and digest of where they come from. There is no pickle in it: reading a
-file of unknown origin runs nothing, and takes memory in proportion to its size.
+It holds the head, the support features (unless they were dropped), the class names, the preprocessing, temperature
+and threshold, and the backbone's weights or the name and digest of where they come from. There is no pickle in it:
+reading a file of unknown origin runs nothing, and takes memory in proportion to its size.
 """
 
 import json
@@ -21,17 +21,18 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from e3bm.errors import CheckpointError, E3BMError
-from e3bm.fewshot.classifier import FitOptions, FittedClassifier
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor
-from e3bm.fewshot.prediction import FittedPhotos
-from e3bm.fewshot.prior.adapted import AdaptedHead
-from e3bm.fewshot.support_set import Shots, SupportSet, check_class_name, numbered
+from e3bm.fewshot.fitted_head import FitOptions, FittedHead
+from e3bm.fewshot.fitted_model import FittedModel
+from e3bm.fewshot.prior.ensemble_head import EnsembleHead
+from e3bm.fewshot.support_set import Shots, SupportSet, check_class_name, numbered_names
 from e3bm.fewshot.trust import Suspicion, TrustPrior
 from e3bm.runs.folder.files import write_bytes
 
-# The parts of a model file, checked as they are put together again.
-
-
+FORMAT, VERSION = "e3bm-model", 1
+ABOUT, DIGEST = "e3bm", "sha256"
+SUFFIX = ".e3bm"
+WITH_WEIGHTS = ("run",)
 KEPT_SCALARS = ("temperature", "threshold", "left_out_accuracy", "counts")
 SHAPES = {
     "centre": "D", "factor": "", "weight": "WD", "bias": "W", "means": "WD", "epoch_weight": "MWD",
@@ -39,89 +40,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-def classifier_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> FittedClassifier:
-    """The head and its numbers of trust."""
-    options = FitOptions(**about["options"])
-    head = head_of(tensors, ways, unit_length=options.unit_length)
-    trust = TrustPrior.from_json(about["trust"])
-    counts = tuple(int(count) for count in about["counts"])
-    if len(counts) != ways or min(counts) < 1:
-        raise CheckpointError(f"it has {ways} classes and {len(counts)} numbers of photos")
-    temperature, threshold = float(about["temperature"]), float(about["threshold"])
-    if not (math.isfinite(threshold) and math.isfinite(temperature) and temperature > 0):
-        raise CheckpointError(f"its temperature {temperature} or threshold {threshold} is no usable number")
-    accuracy = about["left_out_accuracy"]
-    suspicions = tuple(
-        Suspicion(int(one["position"]), int(one["label"]), int(one["looks_like"]), float(one["odds"]))
-        for one in about["suspicions"]
-    )
-    for one in suspicions:
-        if not (0 <= one.position < sum(counts) and 0 <= one.label < ways and 0 <= one.looks_like < ways):
-            raise CheckpointError("it doubts a photo that it does not have")
-    classifier = FittedClassifier(
-        head=head,
-        trust=trust,
-        temperature=temperature,
-        threshold=threshold,
-        misfits=_finite("misfits", tensors["misfits"]).double().view(-1).numpy(),
-        left_out_accuracy=None if accuracy is None else float(accuracy),
-        suspicions=suspicions,
-        options=options,
-        counts=counts,
-    )
-    # Whatever else does not fit shows here and not in front of a user's photo.
-    classifier.predict(np.zeros((1, head.feature_size), dtype=np.float32))
-    return classifier
-
-
-def head_of(tensors: dict[str, Tensor], ways: int, *, unit_length: bool) -> AdaptedHead:
-    """The collapsed head; every tensor has the shape that the others imply."""
-    sizes = {"W": ways}
-    values: dict[str, Any] = {"unit_length": unit_length}
-    for field in fields(AdaptedHead):
-        if field.name not in SHAPES:
-            continue
-        value = _finite(field.name, tensors[f"head.{field.name}"])
-        expected = SHAPES[field.name]
-        found = tuple(value.shape)
-        wanted = tuple(sizes.setdefault(letter, size) for letter, size in zip(expected, found, strict=False))
-        if len(found) != len(expected) or found != wanted:
-            raise CheckpointError(f"its tensor '{field.name}' has shape {found}, which does not fit the others")
-        values[field.name] = value
-    if len({value.dtype for value in values.values() if isinstance(value, Tensor)}) != 1:
-        raise CheckpointError("its head mixes precisions")
-    return AdaptedHead(**values)
-
-
-def support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict[str, Tensor]) -> SupportSet | None:
-    """The labelled features, class by class; None where they were dropped."""
-    if "support.features" not in tensors:
-        return None
-    features = _finite("support.features", tensors["support.features"])
-    if features.dtype != torch.float32 or tuple(features.shape) != (sum(counts), len(tensors["head.centre"])):
-        raise CheckpointError(f"its support features have shape {tuple(features.shape)}, which does not fit the head")
-    parts = np.split(features.numpy(), np.cumsum(counts)[:-1])
-    support = SupportSet.of(
-        {name: Shots(part, numbered(name, len(part))) for name, part in zip(classes, parts, strict=True)}
-    )
-    if support.classes != classes:
-        raise CheckpointError("its classes are not in order")
-    return support
-
-
-def _finite(name: str, value: Tensor) -> Tensor:
-    if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
-        raise CheckpointError(f"its tensor '{name}' holds what is no finite number")
-    return value
-
-
-FORMAT, VERSION = "e3bm-model", 1
-ABOUT, DIGEST = "e3bm", "sha256"
-SUFFIX = ".e3bm"
-WITH_WEIGHTS = ("run",)
-
-
-def save_model(path: Path, extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_support: bool) -> None:
+def save_model(path: Path, extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool) -> None:
     """Write the file; it is whole or absent."""
     check_target(path)
     content = model_bytes(extractor, fitted, keep_support=keep_support)
@@ -136,13 +55,13 @@ def check_target(path: Path) -> None:
     """Refuse early what cannot become a model file."""
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give the name of a model file, such as {path / 'model.e3bm'}.")
-    if path.is_file() and path.suffix != SUFFIX and not _is_ours(path):
+    if path.is_file() and path.suffix != SUFFIX and not _may_be_replaced(path):
         raise CheckpointError(f"{path} exists and is no model file; it is left alone, give another name.")
 
 
-def model_bytes(extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_support: bool) -> bytes:
+def model_bytes(extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool) -> bytes:
     """The content of the file; the same model has the same bytes."""
-    classifier = fitted.classifier
+    head = fitted.head
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -151,25 +70,25 @@ def model_bytes(extractor: FeatureExtractor, fitted: FittedPhotos, *, keep_suppo
         "backbone": {**asdict(extractor.origin), "channels": extractor.channels},
         "pipeline": str(extractor.pipeline),
         "prior": {"digest": fitted.prior_digest, "own": fitted.own_prior},
-        "options": asdict(classifier.options),
-        "trust": classifier.trust.as_json(),
-        "suspicions": [asdict(one) for one in classifier.suspicions],
-        **{name: getattr(classifier, name) for name in KEPT_SCALARS},
+        "options": asdict(head.options),
+        "trust": head.trust.as_json(),
+        "suspicions": [asdict(one) for one in head.suspicions],
+        **{name: getattr(head, name) for name in KEPT_SCALARS},
     }
     tensors = {
-        f"head.{field.name}": getattr(classifier.head, field.name)
-        for field in fields(classifier.head)
-        if isinstance(getattr(classifier.head, field.name), Tensor)
+        f"head.{field.name}": getattr(head.ensemble, field.name)
+        for field in fields(head.ensemble)
+        if isinstance(getattr(head.ensemble, field.name), Tensor)
     }
-    tensors["misfits"] = torch.from_numpy(classifier.misfits)
+    tensors["misfits"] = torch.from_numpy(head.misfits)
     if keep_support and fitted.support is not None:
         tensors["support.features"] = torch.from_numpy(fitted.support.features)
     if extractor.origin.kind in WITH_WEIGHTS:
         tensors |= {f"backbone.{name}": value for name, value in extractor.network.state_dict().items()}
     # Copies: safetensors refuses tensors that share memory.
-    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     # One entry only: safetensors writes several in any order, and the same model should have the same bytes.
-    return safetensors.torch.save(plain, {ABOUT: _text({**about, DIGEST: content_digest(about, plain)})})
+    return safetensors.torch.save(copies, {ABOUT: _text({**about, DIGEST: content_digest(about, copies)})})
 
 
 def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -190,28 +109,29 @@ def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any]
             f"{path} is a model file of version {number}, this e3bm reads version {VERSION}; "
             "use the e3bm that wrote it, or fit it again."
         )
-    if digest != content_digest(about, tensors):
+    # The text too, letter by letter: another last digit of a number may be the same number, and was not saved.
+    if digest != content_digest(about, tensors) or texts[ABOUT] != _text({**about, DIGEST: digest}):
         raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
     return about, tensors
 
 
-def fitted_of(path: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> FittedPhotos:
+def parse_fit(path: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> FittedModel:
     """The fit that a file holds; a file that contradicts itself is refused."""
     try:
         classes = tuple(about["classes"])
         for name in classes:
             check_class_name(name)
-        classifier = classifier_of(about, tensors, len(classes))
-        support = support_of(classes, classifier.counts, tensors)
+        head = _head_of(about, tensors, len(classes))
+        support = _support_of(classes, head.counts, tensors)
         prior = about["prior"]
-        return FittedPhotos(classes, classifier, support, str(prior["digest"]), bool(prior["own"]))
+        return FittedModel(classes, head, support, str(prior["digest"]), bool(prior["own"]))
     except E3BMError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
 
 
-def origin_of(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int, str]:
+def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int, str]:
     """Where a file's backbone comes from, its channels, and the preprocessing."""
     try:
         values = dict(about["backbone"])
@@ -235,7 +155,7 @@ def _text(about: dict[str, Any]) -> str:
     return json.dumps(about, sort_keys=True)
 
 
-def _is_ours(path: Path) -> bool:
+def _may_be_replaced(path: Path) -> bool:
     """Whether a file may be written over: a model, or nothing at all."""
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -248,8 +168,9 @@ def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         if path.is_dir():
             raise CheckpointError(f"{path} is a folder; expected a model file that `e3bm fit` wrote.")
-        with safetensors.safe_open(path, "pt") as file:
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with safetensors.safe_open(path, "pt") as file, path.open("rb") as start:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return _texts(start.read(int.from_bytes(start.read(8), "little"))), tensors
     except FileNotFoundError:
         raise CheckpointError(f"There is no model file {path}; `e3bm fit PHOTOS --out {path}` makes one.") from None
     except (SafetensorError, OSError, ValueError) as error:
@@ -259,8 +180,90 @@ def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 def _content_of_bytes(path: Path, content: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         tensors = safetensors.torch.load(content)
-        # The header has just been checked: its length, then JSON, in which the texts stand beside the tensors.
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        return header.get("__metadata__", {}), tensors
+        return _texts(content[8 : 8 + int.from_bytes(content[:8], "little")]), tensors
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
+
+
+def _texts(header: bytes) -> dict[str, str]:
+    """The metadata in a header that safetensors has checked: JSON and spaces behind it."""
+    if header.strip() != header.strip(b" "):
+        raise ValueError("its header does not end as it was written")
+    found: dict[str, str] = json.loads(header).get("__metadata__", {})
+    return found
+
+
+def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> FittedHead:
+    """The fitted head of a file: ensemble, temperature, threshold and what leaving out showed."""
+    options = FitOptions(**about["options"])
+    ensemble = _ensemble_of(tensors, ways, unit_length=options.unit_length)
+    trust = TrustPrior.from_json(about["trust"])
+    counts = tuple(int(count) for count in about["counts"])
+    if len(counts) != ways or min(counts) < 1:
+        raise CheckpointError(f"it has {ways} classes and {len(counts)} numbers of photos")
+    temperature, threshold = float(about["temperature"]), float(about["threshold"])
+    if not (math.isfinite(threshold) and math.isfinite(temperature) and temperature > 0):
+        raise CheckpointError(f"its temperature {temperature} or threshold {threshold} is no usable number")
+    accuracy = about["left_out_accuracy"]
+    suspicions = tuple(
+        Suspicion(int(one["position"]), int(one["label"]), int(one["looks_like"]), float(one["odds"]))
+        for one in about["suspicions"]
+    )
+    for one in suspicions:
+        if not (0 <= one.position < sum(counts) and 0 <= one.label < ways and 0 <= one.looks_like < ways):
+            raise CheckpointError("it doubts a photo that it does not have")
+    head = FittedHead(
+        ensemble=ensemble,
+        trust=trust,
+        temperature=temperature,
+        threshold=threshold,
+        misfits=_finite("misfits", tensors["misfits"]).double().view(-1).numpy(),
+        left_out_accuracy=None if accuracy is None else float(accuracy),
+        suspicions=suspicions,
+        options=options,
+        counts=counts,
+    )
+    # Whatever else does not fit shows here and not in front of a user's photo.
+    head.predict(np.zeros((1, ensemble.feature_size), dtype=np.float32))
+    return head
+
+
+def _ensemble_of(tensors: dict[str, Tensor], ways: int, *, unit_length: bool) -> EnsembleHead:
+    """The ensemble head of a file; every tensor has the shape that the others imply."""
+    sizes = {"W": ways}
+    values: dict[str, Any] = {"unit_length": unit_length}
+    for field in fields(EnsembleHead):
+        if field.name not in SHAPES:
+            continue
+        value = _finite(field.name, tensors[f"head.{field.name}"])
+        expected = SHAPES[field.name]
+        found = tuple(value.shape)
+        wanted = tuple(sizes.setdefault(letter, size) for letter, size in zip(expected, found, strict=False))
+        if len(found) != len(expected) or found != wanted:
+            raise CheckpointError(f"its tensor '{field.name}' has shape {found}, which does not fit the others")
+        values[field.name] = value
+    if len({value.dtype for value in values.values() if isinstance(value, Tensor)}) != 1:
+        raise CheckpointError("its head mixes precisions")
+    return EnsembleHead(**values)
+
+
+def _support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict[str, Tensor]) -> SupportSet | None:
+    """The labelled features, class by class; None where they were dropped."""
+    if "support.features" not in tensors:
+        return None
+    features = _finite("support.features", tensors["support.features"])
+    if features.dtype != torch.float32 or tuple(features.shape) != (sum(counts), len(tensors["head.centre"])):
+        raise CheckpointError(f"its support features have shape {tuple(features.shape)}, which does not fit the head")
+    parts = np.split(features.numpy(), np.cumsum(counts)[:-1])
+    support = SupportSet.of(
+        {name: Shots(part, numbered_names(name, len(part))) for name, part in zip(classes, parts, strict=True)}
+    )
+    if support.classes != classes:
+        raise CheckpointError("its classes are not in order")
+    return support
+
+
+def _finite(name: str, value: Tensor) -> Tensor:
+    if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
+        raise CheckpointError(f"its tensor '{name}' holds what is no finite number")
+    return value

@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from e3bm.errors import CheckpointError, SettingsError
-from e3bm.fewshot.classifier import FittedClassifier
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.fitted_head import FittedHead
 from e3bm.methods.heads.collapsed import unit
 from e3bm.runs.folder.files import write_bytes
 
@@ -45,13 +45,13 @@ class ExportedModel:
 class ClassifierGraph(nn.Module):
     """Preprocessed images to calibrated probabilities, in single precision."""
 
-    def __init__(self, network: nn.Module, classifier: FittedClassifier) -> None:
+    def __init__(self, network: nn.Module, fitted: FittedHead) -> None:
         super().__init__()
-        self.network, head = network, classifier.head
+        self.network, head = network, fitted.ensemble
         self.unit_length = head.unit_length
         self.centre, self.factor = nn.Buffer(head.centre.float()), float(head.factor)
-        self.weight = nn.Buffer((head.weight / classifier.temperature).float())
-        self.bias = nn.Buffer((head.bias / classifier.temperature).float())
+        self.weight = nn.Buffer((head.weight / fitted.temperature).float())
+        self.bias = nn.Buffer((head.bias / fitted.temperature).float())
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N classes"]:
         features: Tensor = self.network(images).flatten(1)
@@ -64,7 +64,7 @@ def export_onnx(model: FewShotClassifier, path: str | Path) -> ExportedModel:
     onnx, runtime = _packages()
     target, fitted, extractor = Path(path), model.fitted, model.extractor
     shape = extractor.pipeline.output_shape((256, 256, extractor.channels))
-    graph = ClassifierGraph(extractor.network, fitted.classifier).eval()
+    graph = ClassifierGraph(extractor.network, fitted.head).eval()
     random = torch.Generator().manual_seed(0)
     tried = [_images(count, shape, model, random) for count in TRIED]
     with _quiet(), torch.no_grad():
@@ -112,7 +112,7 @@ def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, 
     for images in tried:
         (found,) = session.run([OUTPUT], {INPUT: images.numpy()})
         features = np.stack([model.extractor.features_of(image[None]) for image in images])
-        expected = model.fitted.classifier.probabilities(features)
+        expected = model.fitted.head.probabilities(features)
         largest = max(largest, float(np.abs(found - expected).max()))
     return largest
 

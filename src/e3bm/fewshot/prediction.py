@@ -1,32 +1,105 @@
-"""What is said of one photo."""
+"""Prediction: what is said of one photo. Each of its fields also says how it is found and shown.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+A field is the one definition of a column: the JSON and CSV of `e3bm predict`, the remarks in its text table, the
+answers of the HTTP API and `E3BMClassifier.details` are all made from the fields, so that a new one is added here only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
 
-from e3bm.errors import DataError
-from e3bm.fewshot.classifier import FittedClassifier, Predictions
-from e3bm.fewshot.prior.file import FewShotPrior
-from e3bm.fewshot.support_set import Shots, SupportSet, feature_table
+from e3bm.fewshot.fitted_head import PredictionArrays
 
 
 @dataclass(frozen=True)
+class Column:
+    """How one field of a Prediction is found, described and shown."""
+
+    about: str
+    """One sentence for the description of the API."""
+    array: Callable[[PredictionArrays], Any]
+    """The values of N examples as an array, or None where they were not asked for."""
+    value: Callable[[Sequence[str], Any], Any]
+    """One element of the array as a Python value, given the class names."""
+    cells: Callable[["Prediction"], dict[str, str]] | None
+    """Its cells in a CSV table, by the name of the column; None for one cell under the field's own name."""
+    remark: Callable[["Prediction"], str]
+    """What a person should be told of it in the text table; empty for nothing."""
+    by_class: bool
+    """Whether it has a cell for every class: these come last in a row."""
+
+
+def column(
+    about: str,
+    array: Callable[[PredictionArrays], Any],
+    *,
+    value: Callable[[Sequence[str], Any], Any] = lambda classes, element: element.item(),
+    cells: Callable[["Prediction"], dict[str, str]] | None = None,
+    remark: Callable[["Prediction"], str] = lambda found: "",
+    by_class: bool = False,
+) -> dict[Any, Column]:
+    """The metadata of a field of Prediction: its Column."""
+    return {Column: Column(about, array, value, cells, remark, by_class)}
+
+
+def ranked_sets(found: PredictionArrays) -> np.ndarray | None:
+    """The classes in each example's set by number, the most probable first, and -1 for those outside of it."""
+    if found.sets is None:
+        return None
+    order = np.argsort(-found.probabilities, axis=1, kind="stable")
+    return np.where(np.take_along_axis(found.sets, order, axis=1), order, -1)
+
+
+def _other_members(found: "Prediction") -> str:
+    others = [name for name in found.prediction_set or () if name != found.label]
+    return f"or {', '.join(others)}" if others else ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The best class, how sure that is, and whether none of the classes fits."""
 
-    label: str
-    """The most probable class, always one of the model's."""
-    probabilities: dict[str, float]
-    """Of every class, calibrated; they sum to 1."""
-    disagreement: float
-    """How far the epochs of the ensemble are from saying the same, from 0 to 1."""
-    unknown: bool
-    """Whether the photo looks like none of the classes."""
-    prediction_set: tuple[str, ...] | None = None
-    """The classes that hold the right one at the asked coverage, the most probable first; None if not asked for."""
+    label: str = field(
+        metadata=column(
+            "The most probable class, always one of the model's.",
+            lambda found: found.labels,
+            value=lambda classes, number: classes[int(number)],
+            cells=lambda found: {"label": found.label, "probability": f"{found.confidence:.6f}"},
+        )
+    )
+    probabilities: dict[str, float] = field(
+        metadata=column(
+            "The calibrated probability of every class; they sum to 1.",
+            lambda found: found.probabilities,
+            value=lambda classes, row: dict(zip(classes, row.tolist(), strict=True)),
+            cells=lambda found: {f"p({name})": f"{share:.6f}" for name, share in found.probabilities.items()},
+            by_class=True,
+        )
+    )
+    unknown: bool = field(
+        metadata=column(
+            "Whether the photo looks like none of the classes.",
+            lambda found: found.unknown,
+            remark=lambda found: "looks like none of the classes" if found.unknown else "",
+        )
+    )
+    disagreement: float = field(
+        metadata=column(
+            "How far the epochs of the ensemble are from saying the same, from 0 to 1.",
+            lambda found: found.disagreement,
+        )
+    )
+    prediction_set: tuple[str, ...] | None = field(
+        default=None,
+        metadata=column(
+            "Classes that hold the right one at the asked coverage, the most probable first; None if not asked for.",
+            ranked_sets,
+            value=lambda classes, row: tuple(classes[number] for number in row if number >= 0),
+            remark=_other_members,
+        ),
+    )
 
     @property
     def confidence(self) -> float:
@@ -34,115 +107,67 @@ class Prediction:
         return self.probabilities[self.label]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; the set only where there is one."""
-        found: dict[str, Any] = {
-            "label": self.label,
-            "probabilities": dict(self.probabilities),
-            "unknown": self.unknown,
-            "disagreement": self.disagreement,
-        }
-        return found if self.prediction_set is None else {**found, "prediction_set": list(self.prediction_set)}
+        """The fields as JSON values; the prediction set only where there is one."""
+        values = {name: getattr(self, name) for name in COLUMNS}
+        return {name: _json_value(value) for name, value in values.items() if value is not None}
 
 
-def prediction_list(
-    classes: tuple[str, ...], found: Predictions, sets: Bool[np.ndarray, "N W"] | None = None
-) -> list[Prediction]:
-    """A record for every row."""
-    predictions = []
-    for row in range(len(found.labels)):
-        shares = found.probabilities[row]
-        inside = None
-        if sets is not None:
-            inside = tuple(classes[number] for number in np.argsort(-shares, kind="stable") if sets[row, number])
-        predictions.append(
-            Prediction(
-                label=classes[int(found.labels[row])],
-                probabilities={name: float(share) for name, share in zip(classes, shares, strict=True)},
-                disagreement=float(found.disagreement[row]),
-                unknown=bool(found.unknown[row]),
-                prediction_set=inside,
-            )
-        )
-    return predictions
+COLUMNS: dict[str, Column] = {one.name: one.metadata[Column] for one in fields(Prediction)}
+"""The columns of a prediction by name, in the order in which they are shown."""
 
 
-# What a fit of photos leaves.
+def column_arrays(found: PredictionArrays) -> dict[str, np.ndarray]:
+    """Every column of N examples as an array; those that were not asked for are left out."""
+    arrays = {name: one.array(found) for name, one in COLUMNS.items()}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
-@dataclass(frozen=True)
-class SuspiciousPhoto:
-    """A labelled photo that the others contradict."""
-
-    name: str
-    label: str
-    looks_like: str
-    odds: float
-    """How many times likelier the other class is."""
+def prediction_records(classes: Sequence[str], found: PredictionArrays) -> list[Prediction]:
+    """A record for every example."""
+    arrays = column_arrays(found)
+    return [
+        Prediction(**{name: COLUMNS[name].value(classes, array[row]) for name, array in arrays.items()})
+        for row in range(len(found.labels))
+    ]
 
 
-@dataclass(frozen=True, eq=False)
-class FittedPhotos:
-    """All that a fit leaves: replaced as a whole, so that a prediction on another thread sees one fit or the other."""
-
-    classes: tuple[str, ...]
-    classifier: FittedClassifier
-    support: SupportSet | None
-    """None where the features were dropped."""
-    prior_digest: str
-    own_prior: bool
-    """Whether the prior is not the one that came with the package."""
-    notes: tuple[str, ...] = ()
-
-    def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
-        """Doubtful labels by name, the most doubtful first."""
-        found = []
-        for one in self.classifier.suspicions:
-            label = self.classes[one.label]
-            first = sum(self.classifier.counts[: one.label])
-            name = f"{label} #{one.position - first + 1}" if self.support is None else self.support.names[one.position]
-            found.append(SuspiciousPhoto(name, label, self.classes[one.looks_like], one.odds))
-        return tuple(found)
-
-    def kept_support(self, purpose: str) -> SupportSet:
-        """The labelled features, or why there are none."""
-        if self.support is None:
-            raise DataError(
-                "This model was saved without the features of its labelled photos, "
-                f"so it cannot {purpose}; fit it again from the photos."
-            )
-        return self.support
-
-    def changeable(self, name: str, prior: FewShotPrior, *, known: bool) -> Mapping[str, Shots]:
-        """The examples by class, where a class of that name may be changed (if it is known) or added."""
-        support = self.kept_support("change its classes")
-        if self.own_prior and prior.digest != self.prior_digest:
-            raise DataError(
-                "This model was made with a prior of its own; to change its classes load it with that: "
-                "FewShotClassifier.load(path, prior=FILE)."
-            )
-        if known and name not in support.shots:
-            raise DataError(f"There is no class '{name}'; there are {', '.join(support.classes)}.")
-        if not known and name in support.shots:
-            raise DataError(f"There is a class '{name}' already; add_shots adds photos to it.")
-        return support.shots
+def csv_table(classes: Sequence[str], found: Sequence[Prediction]) -> list[list[str]]:
+    """The names of the columns and a row of cells for each prediction; the columns of the classes come last."""
+    rows = [_csv_cells(one) for one in found]
+    names = rows[0] if rows else _csv_cells(_placeholder(classes))
+    return [list(names), *(list(row.values()) for row in rows)]
 
 
-def predictions(
-    fitted: FittedPhotos, features: Float[np.ndarray, "N D"], coverage: float | None = None
-) -> list[Prediction]:
-    """What a fit says of features; ``coverage`` asks for prediction sets too."""
-    rows = feature_table(features, fitted.classifier.head.feature_size)
-    found = []
-    # Row by row: in a product of matrices the last bits of a row depend on how many rows there are.
-    for row in rows[:, None]:
-        sets = None if coverage is None else fitted.classifier.sets(row, coverage)
-        found += prediction_list(fitted.classes, fitted.classifier.predict(row), sets)
-    return found
+def remarks(found: Prediction) -> str:
+    """What should give a person pause, in a few words; empty for an ordinary prediction."""
+    return "; ".join(filter(None, (one.remark(found) for one in COLUMNS.values())))
 
 
-def predictions_together(
-    fitted: FittedPhotos, features: Float[np.ndarray, "N D"], prior: FewShotPrior
-) -> list[Prediction]:
-    """What a fit says of features that are used together."""
-    rows = feature_table(features, fitted.classifier.head.feature_size)
-    return prediction_list(fitted.classes, fitted.classifier.predict_together(rows, prior))
+def _csv_cells(found: Prediction) -> dict[str, str]:
+    cells: dict[str, str] = {}
+    for name, one in sorted(COLUMNS.items(), key=lambda item: item[1].by_class):
+        value = getattr(found, name)
+        if value is not None:
+            cells |= {name: _cell(value)} if one.cells is None else one.cells(found)
+    return cells
+
+
+def _placeholder(classes: Sequence[str]) -> Prediction:
+    """A prediction that says nothing: a table without rows still has a header."""
+    nothing = np.zeros(1)
+    arrays = PredictionArrays(np.zeros((1, len(classes))), nothing.astype(int), nothing > 0, nothing, nothing)
+    return prediction_records(classes, arrays)[0]
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, dict) else value
+
+
+def _cell(value: bool | float | str | tuple[str, ...]) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return "; ".join(value)
+    return f"{value:.6f}" if isinstance(value, float) else str(value)

@@ -2,18 +2,14 @@
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
 
-from e3bm.data.read.photos import Photo, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
-from e3bm.fewshot.extractor import FeatureExtractor
-from e3bm.progress import Progress, Silent, stage
+from e3bm.fewshot.prior.canonical import canonical_array
 
 LONGEST_NAME = 200
 MOST_SHOWN = 3
@@ -27,6 +23,9 @@ class Shots:
     features: Float32[np.ndarray, "K D"]
     names: tuple[str, ...]
     """What people call each example: the path of its photo, or the class and a number."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", canonical_array(self.features, np.float32))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -44,7 +43,7 @@ class SupportSet:
 
     @classmethod
     def of(cls, shots: Mapping[str, Shots]) -> "SupportSet":
-        """Checked and ordered."""
+        """A support set with classes in order; DataError where names, photos or classes cannot be used."""
         for name in shots:
             check_class_name(name)
         _refuse_lookalike_names(shots)
@@ -63,10 +62,6 @@ class SupportSet:
         return tuple(self.shots)
 
     @property
-    def counts(self) -> dict[str, int]:
-        return {name: len(some) for name, some in self.shots.items()}
-
-    @property
     def features(self) -> Float32[np.ndarray, "S D"]:
         return np.concatenate([some.features for some in self.shots.values()])
 
@@ -79,7 +74,7 @@ class SupportSet:
         return tuple(name for some in self.shots.values() for name in some.names)
 
     def notes(self) -> tuple[str, ...]:
-        """What a careful person would say about these examples."""
+        """Sentences about what works but may not be meant: classes of one photo, photos that are there twice."""
         found = []
         single = [name for name, some in self.shots.items() if len(some) == 1]
         if single:
@@ -122,13 +117,13 @@ def check_class_name(name: str) -> None:
         raise DataError(f"The class name '{name[:40]}...' has {len(name)} characters; {LONGEST_NAME} at most.")
 
 
-def numbered(name: str, count: int, first: int = 1) -> tuple[str, ...]:
-    """Names for examples that have none."""
-    return tuple(f"{name} #{number}" for number in range(first, first + count))
+def numbered_names(name: str, count: int) -> tuple[str, ...]:
+    """Names for examples of a class that have none of their own: `crow #1`, `crow #2` and so on."""
+    return tuple(f"{name} #{number}" for number in range(1, count + 1))
 
 
 def feature_table(features: Float[np.ndarray, "N D"], size: int | None = None) -> Float32[np.ndarray, "N D"]:
-    """Features as the classifier keeps them."""
+    """Features as the classifier keeps them: finite, in single precision, with so many columns if that is known."""
     found = np.asarray(features, dtype=np.float32)
     if found.ndim != 2 or size not in (None, found.shape[1]):
         columns = "" if size is None else f" and {size} columns"
@@ -138,13 +133,19 @@ def feature_table(features: Float[np.ndarray, "N D"], size: int | None = None) -
     return found
 
 
+def feature_shots(name: str, rows: Float[np.ndarray, "K D"]) -> Shots:
+    """The examples of a class from features that were computed before; they get numbers for names."""
+    found = feature_table(rows)
+    return Shots(found, numbered_names(name, len(found)))
+
+
 def _refuse_lookalike_names(names: Mapping[str, object]) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        plain = unicodedata.normalize("NFC", name).strip()
-        if plain in seen:
-            raise DataError(f"The class names {seen[plain]!r} and {name!r} look the same; rename one of them.")
-        seen[plain] = name
+        normal = unicodedata.normalize("NFC", name).strip()
+        if normal in seen:
+            raise DataError(f"The class names {seen[normal]!r} and {name!r} look the same; rename one of them.")
+        seen[normal] = name
 
 
 def _equal_rows(features: Float32[np.ndarray, "N D"]) -> list[list[int]]:
@@ -162,97 +163,3 @@ def _quoted(names: Sequence[str]) -> str:
 
 def _have(names: Sequence[str]) -> str:
     return "has" if len(names) == 1 else "have"
-
-
-# From what a user has (a folder, a mapping, a list with labels) to labelled features.
-
-
-Source = str | Path | Mapping[str, Photo | Iterable[Photo]] | Iterable[Photo]
-
-
-@dataclass(frozen=True)
-class ReadShots:
-    """Features by class, and what could not be read."""
-
-    shots: dict[str, Shots]
-    skipped: tuple[str, ...]
-
-
-@contextmanager
-def opened_source(source: Source, labels: Sequence[object] | None) -> Iterator[dict[str, list[Photo]]]:
-    """The photos of every class."""
-    if isinstance(source, str | Path):
-        if labels is not None:
-            raise DataError("Labels go with a list of photos; in a folder the subfolders are the classes.")
-        with photos_by_class(Path(source)) as found:
-            yield {name: list(photos) for name, photos in found.items()}
-    elif isinstance(source, Mapping):
-        if labels is not None:
-            raise DataError("Labels go with a list of photos; in a mapping the keys are the classes.")
-        yield {_class_name(name): photos_of(photos) for name, photos in source.items()}
-    elif labels is None:
-        raise DataError("A list of photos needs as many labels: fit(photos, labels).")
-    else:
-        yield _labelled(as_photos(source)[0], labels)
-
-
-def photos_of(photos: Photo | Iterable[Photo]) -> list[Photo]:
-    """A list of photos; a folder stands for all photos in it."""
-    if isinstance(photos, str | Path) and Path(photos).is_dir():
-        return list(photos_in(Path(photos)))
-    return as_photos(photos)[0]
-
-
-def read_shots(
-    photos: Mapping[str, Sequence[Photo]],
-    extractor: FeatureExtractor,
-    *,
-    skip_unreadable: bool = False,
-    progress: Progress | None = None,
-) -> ReadShots:
-    """The features of all photos; those that cannot be read are named together."""
-    for name, some in photos.items():
-        check_class_name(name)
-        if not some:
-            raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
-    progress, done = progress or Silent(), 0
-    shots, failures = {}, []
-    with stage(progress, "features", sum(map(len, photos.values()))):
-        for name, some in photos.items():
-            names = [photo_name(photo, other) for photo, other in zip(some, numbered(name, len(some)), strict=True)]
-            rows, kept = [], []
-            for photo, row in zip(names, extractor.each(some, names), strict=True):
-                done += 1
-                progress.advance(done)
-                if isinstance(row, DataError):
-                    failures.append(str(row))
-                else:
-                    rows.append(row)
-                    kept.append(photo)
-            if rows:
-                shots[name] = Shots(np.stack(rows), tuple(kept))
-            elif skip_unreadable:
-                raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
-    if failures and not skip_unreadable:
-        more = f" {len(failures) - 1} more cannot be used either." if len(failures) > 1 else ""
-        raise DataError(f"{failures[0]} Remove or replace it.{more}")
-    return ReadShots(shots, tuple(failures))
-
-
-def feature_shots(name: str, rows: Float[np.ndarray, "K D"]) -> Shots:
-    """Features that somebody computed before."""
-    found = feature_table(rows)
-    return Shots(found, numbered(name, len(found)))
-
-
-def _labelled(photos: list[Photo], labels: Sequence[object]) -> dict[str, list[Photo]]:
-    if len(photos) != len(labels):
-        raise DataError(f"Every photo needs a label; found {len(photos)} photos and {len(labels)} labels.")
-    found: dict[str, list[Photo]] = {}
-    for photo, label in zip(photos, labels, strict=True):
-        found.setdefault(_class_name(label), []).append(photo)
-    return found
-
-
-def _class_name(label: object) -> str:
-    return label if isinstance(label, str) else str(label)

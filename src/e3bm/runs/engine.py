@@ -18,36 +18,6 @@ from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.runs.settings import MachineSettings
 
-# Lightning Fabric as the one who joins processes (the extra `e3bm[fabric]`): torchrun, SLURM and others alike.
-
-
-def join(machine: MachineSettings) -> tuple[int, int, torch.device]:
-    """This process's rank, the number of processes and its device, after Fabric has brought them together.
-
-    What processes exchange, and when, stays our own.
-    """
-    try:
-        from lightning_fabric import Fabric  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise SettingsError("Lightning Fabric is not installed; `pip install 'e3bm[fabric]'` adds it.") from None
-    local, nodes = _places()
-    fabric = Fabric(
-        accelerator=machine.device, devices=local, num_nodes=nodes, strategy="ddp" if local * nodes > 1 else "auto"
-    )
-    fabric.launch()
-    return fabric.global_rank, fabric.world_size, fabric.device
-
-
-def _places() -> tuple[int, int]:
-    """Processes on this machine, and machines, as torchrun or SLURM tell them."""
-    if "LOCAL_WORLD_SIZE" in os.environ:
-        return int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
-    if "SLURM_NTASKS" in os.environ:
-        nodes = int(os.environ.get("SLURM_NNODES", "1"))
-        return int(os.environ["SLURM_NTASKS"]) // nodes, nodes
-    return 1, 1
-
-
 # A dead process is noticed at once, by its closed connection; this bounds how long a living one may be busy alone.
 PATIENCE = timedelta(hours=2)
 
@@ -75,9 +45,7 @@ class Engine:
             # does: imported afterwards they would keep gloo's threads alive into the interpreter's end, which aborts.
             import_module("torch.distributed.nn.functional")
         if machine.engine == "fabric":
-            from e3bm.runs.engine import join
-
-            return cls(*join(machine))
+            return cls(*_join_by_fabric(machine))
         device = torch.device(machine.device, local) if machine.device == "cuda" else torch.device(machine.device)
         if world > 1 and not distributed.is_initialized():
             _check_restarts()
@@ -168,3 +136,30 @@ def _check_restarts() -> None:
             "torchrun --max-restarts needs the environment variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: "
             "without it restarted processes may wait for dead ones. Set it and start torchrun again."
         )
+
+
+def _join_by_fabric(machine: MachineSettings) -> tuple[int, int, torch.device]:
+    """This process's rank, the number of processes and its device, after Fabric has brought them together.
+
+    What processes exchange, and when, stays our own.
+    """
+    try:
+        from lightning_fabric import Fabric  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise SettingsError("Lightning Fabric is not installed; `pip install 'e3bm[fabric]'` adds it.") from None
+    local, nodes = _places()
+    fabric = Fabric(
+        accelerator=machine.device, devices=local, num_nodes=nodes, strategy="ddp" if local * nodes > 1 else "auto"
+    )
+    fabric.launch()
+    return fabric.global_rank, fabric.world_size, fabric.device
+
+
+def _places() -> tuple[int, int]:
+    """Processes on this machine, and machines, as torchrun or SLURM tell them."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if "SLURM_NTASKS" in os.environ:
+        nodes = int(os.environ.get("SLURM_NNODES", "1"))
+        return int(os.environ["SLURM_NTASKS"]) // nodes, nodes
+    return 1, 1

@@ -10,15 +10,13 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.serving.limits import Gate, Lane
-from e3bm.serving.measures import Measures, Measuring
-from e3bm.serving.refusals import NoTraces, add_handlers
-from e3bm.serving.routes import Service, api_routes
+from e3bm.serving.errors import DefectsAsErrors, add_error_handlers
+from e3bm.serving.limits import RequestLimits
+from e3bm.serving.metrics import MetricsMiddleware
+from e3bm.serving.routes import api_routes
+from e3bm.serving.service import Service
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.workspace import Workspace
-
-# What every answer tells the browser: run our own scripts only, be framed by nobody, guess nothing, keep nothing.
-
 
 CONTENT_SECURITY_POLICY = "; ".join(
     [
@@ -43,8 +41,12 @@ HEADERS = {
 }
 
 
+PAGE = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
 class SecurityHeaders:
-    """Adds them to whatever is answered, errors too."""
+    """Middleware that tells the browser, in every answer, to run our own scripts only and to keep nothing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -60,17 +62,34 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
-# The page: a fixed list of files, read once; what is asked for never becomes a path.
+def create_app(settings: ServeSettings | None = None, classifier: FewShotClassifier | None = None) -> FastAPI:
+    """An application with one workspace; ``classifier`` gives its backbone and, when fitted, its first model."""
+    settings = settings or ServeSettings()
+    service = Service(settings, Workspace(classifier or FewShotClassifier(), settings))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    # The usual pages of documentation load scripts from elsewhere; /openapi.json is all there is.
+    app = FastAPI(title="e3bm", version=version("e3bm"), lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
+    app.include_router(api_routes(service))
+    app.include_router(_page_routes())
+    add_error_handlers(app)
+    # The last one added is the outermost.
+    app.add_middleware(DefectsAsErrors)
+    app.add_middleware(RequestLimits, settings=settings)
+    app.add_middleware(MetricsMiddleware, metrics=service.metrics)
+    app.add_middleware(SecurityHeaders)
+    return app
 
 
-FOLDER = Path(__file__).parent / "page"
-KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-
-def page_routes() -> APIRouter:
-    """A route for every file; the page itself is at the root."""
+def _page_routes() -> APIRouter:
+    """A route for every file of the page, read once: what a request asks for never becomes a path."""
     router = APIRouter(include_in_schema=False)
-    for file in sorted(FOLDER.iterdir()):
+    for file in sorted(PAGE.iterdir()):
         if file.suffix in KINDS:
             address = "/" if file.name == "index.html" else f"/{file.name}"
             router.add_api_route(address, _sender(file.read_bytes(), KINDS[file.suffix]), methods=["GET", "HEAD"])
@@ -82,29 +101,3 @@ def _sender(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
         return Response(content, media_type=kind)
 
     return send
-
-
-def create_app(settings: ServeSettings | None = None, classifier: FewShotClassifier | None = None) -> FastAPI:
-    """An application with one workspace; ``classifier`` gives its backbone and, when fitted, its first model."""
-    settings = settings or ServeSettings()
-    looking, fitting = Lane("looking", settings.timeout), Lane("fitting", settings.timeout)
-    service = Service(settings, Workspace(classifier or FewShotClassifier(), settings), Measures(), looking, fitting)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        looking.close()
-        fitting.close()
-
-    # The usual pages of documentation load scripts from elsewhere; /openapi.json is all there is.
-    app = FastAPI(title="e3bm", version=version("e3bm"), lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.service = service
-    app.include_router(api_routes(service))
-    app.include_router(page_routes())
-    add_handlers(app)
-    # The last one added is the outermost.
-    app.add_middleware(NoTraces)
-    app.add_middleware(Gate, settings=settings)
-    app.add_middleware(Measuring, measures=service.measures)
-    app.add_middleware(SecurityHeaders)
-    return app

@@ -1,6 +1,11 @@
-"""What the API says: records that become JSON and the OpenAPI document."""
+"""The records that the API sends and takes: they become JSON and the OpenAPI document."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import MISSING, fields
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from e3bm.fewshot.prediction import COLUMNS, Prediction
 
 
 class Record(BaseModel):
@@ -83,7 +88,7 @@ class WorkspaceState(Record):
     """Everything but the features."""
 
     token: str
-    """Another one when the server was started anew; numbers of photos mean nothing across starts."""
+    """Changes with every start of the server; numbers of photos mean nothing across starts."""
     backbone: str
     together: bool
     """Whether photos can be used together."""
@@ -103,23 +108,36 @@ class Influence(Record):
     """Above 0 for, below 0 against."""
 
 
-class PhotoPrediction(Record):
-    """What is said of one photo."""
+class _NamedPhoto(Record):
+    """A photo of a request."""
 
     name: str
     """The name of the file, as it was sent."""
-    label: str
-    """The most probable class."""
-    probabilities: dict[str, float]
-    unknown: bool
-    """Whether it looks like none of the classes."""
-    disagreement: float
-    """How far the epochs are from saying the same, from 0 to 1."""
+
+
+# The columns of a prediction are defined once, by e3bm.Prediction; those that have to be asked for are not served.
+_COLUMNS: dict[str, Any] = {
+    one.name: (one.type, Field(description=COLUMNS[one.name].about))
+    for one in fields(Prediction)
+    if one.default is MISSING
+}
+_PhotoColumns: Any = create_model("_PhotoColumns", __base__=_NamedPhoto, **_COLUMNS)
+
+
+class PhotoPrediction(_PhotoColumns):
+    """What is said of one photo."""
+
     influences: tuple[Influence, ...]
     """The photos that mattered most, the most important first."""
 
+    @classmethod
+    def of(cls, name: str, found: Prediction, influences: tuple[Influence, ...]) -> "PhotoPrediction":
+        """The answer about the photo of that name."""
+        columns = {column: value for column, value in found.as_json().items() if column in cls.model_fields}
+        return cls(name=name, influences=influences, **columns)
 
-class Predictions(Record):
+
+class PredictionList(Record):
     """What is said of all photos of a request."""
 
     predictions: tuple[PhotoPrediction, ...]

@@ -1,18 +1,21 @@
-"""Photos out of a multipart request, in memory: the framework's own reader may put large parts on disk."""
+"""Photos out of a multipart request, in memory: Starlette's parser, told never to put a part on disk."""
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from e3bm.serving.refusals import Refusal
+from e3bm.serving.errors import RequestError
 
 MOST_FIELDS = 8
 LARGEST_FIELD = 1_000
+TRUE, FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
 
 
 @dataclass(frozen=True)
@@ -30,90 +33,62 @@ class Form:
     files: tuple[Upload, ...]
     fields: dict[str, str]
 
-    def switch(self, name: str) -> bool:
-        """A field that is yes or no."""
+    def flag(self, name: str) -> bool:
+        """A field that is true or false; false where it is not there."""
         word = self.fields.get(name, "false").strip().lower()
-        if word not in ("true", "false", "1", "0", "on", "off", "yes", "no"):
-            raise Refusal(422, f"The field '{name}' is true or false, found '{word[:20]}'.")
-        return word in ("true", "1", "on", "yes")
+        if word not in (*TRUE, *FALSE):
+            raise RequestError(422, f"The field '{name}' is true or false, found '{word[:20]}'.")
+        return word in TRUE
 
 
-class PartReader:
-    """Collects the parts of a form as the parser finds them."""
+class _MemoryParser(MultiPartParser):
+    """Starlette's parser, which keeps parts in memory and refuses a form whose end is missing."""
 
-    def __init__(self, field: str, most: int) -> None:
-        self.field, self.most = field, most
-        self.files: list[Upload] = []
-        self.fields: dict[str, str] = {}
-        self.whole = False
-        self._header, self._value = b"", b""
-        self._name, self._content = "", bytearray()
-        self._file_name: str | None = None
+    spool_max_size = 0  # no limit: RequestLimits bounds the bytes of a request, and photos must not reach the disk
 
-    def callbacks(self) -> Any:
-        """What the parser calls."""
-        names = ("part_begin", "part_data", "part_end", "header_begin", "header_field", "header_value", "header_end")
-        return {f"on_{name}": getattr(self, f"_{name}") for name in (*names, "end")}
+    def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], most_files: int) -> None:
+        super().__init__(
+            headers,
+            self._until_the_end(stream),
+            max_files=most_files,
+            max_fields=MOST_FIELDS,
+            max_part_size=LARGEST_FIELD,
+        )
+        self._ended = False
 
-    def _part_begin(self) -> None:
-        self._name, self._file_name, self._content = "", None, bytearray()
+    def on_end(self) -> None:
+        self._ended = True
 
-    def _header_begin(self) -> None:
-        self._header, self._value = b"", b""
-
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
-
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def _header_end(self) -> None:
-        if self._header.lower() == b"content-disposition":
-            _, options = parse_options_header(self._value)
-            self._name = options.get(b"name", b"").decode("utf-8", "replace")
-            self._file_name = options[b"filename"].decode("utf-8", "replace") if b"filename" in options else None
-
-    def _part_data(self, data: bytes, start: int, end: int) -> None:
-        self._content += data[start:end]
-        if self._file_name is None and len(self._content) > LARGEST_FIELD:
-            raise Refusal(413, f"A field that is no file may have {LARGEST_FIELD} bytes at most.")
-
-    def _part_end(self) -> None:
-        if self._file_name is None:
-            self.fields[self._name] = self._content.decode("utf-8", "replace")
-            if len(self.fields) > MOST_FIELDS:
-                raise Refusal(413, f"A form may have {MOST_FIELDS} fields beside its files at most.")
-        elif self._name == self.field:
-            self.files.append(Upload(shown_name(self._file_name), bytes(self._content)))
-            if len(self.files) > self.most:
-                raise Refusal(413, f"A request may have {self.most} files at most; send the others in another one.")
-        self._content = bytearray()
-
-    def _end(self) -> None:
-        self.whole = True
+    async def _until_the_end(self, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """The same pieces; raising inside of ``parse`` makes it close the parts that it has begun."""
+        async for piece in stream:
+            yield piece
+        if not self._ended:
+            raise RequestError(400, "The form ends too early; its last boundary is missing.")
 
 
 async def read_form(request: Request, field: str, most: int) -> Form:
-    """The files of ``field``, at least one and at most so many; the gate bounds how many bytes they can be."""
+    """The files of ``field``, at least one and at most ``most``; RequestLimits bounds their bytes."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Refusal(415, f"Send files as multipart/form-data in the field '{field}'.")
-    reader = PartReader(field, most)
+        raise RequestError(415, f"Send files as multipart/form-data in the field '{field}'.")
+    async with aclosing(request.stream()) as stream:
+        try:
+            parsed = await _MemoryParser(request.headers, stream, most).parse()
+        except MultiPartException as error:
+            raise _form_error(error.message, most) from None
+        except ClientDisconnect:
+            raise RequestError(400, "The client left before its request was whole.") from None
+        except ValueError:  # from decoding with a charset that the request names
+            raise _form_error("", most) from None
     try:
-        parser = MultipartParser(options[b"boundary"], reader.callbacks())
-        async with aclosing(request.stream()) as stream:
-            async for piece in stream:
-                parser.write(piece)
-        parser.finalize()
-    except FormParserError:
-        raise Refusal(400, "The form cannot be read; it is not well-formed multipart/form-data.") from None
-    except ClientDisconnect:
-        raise Refusal(400, "The client left before its request was whole.") from None
-    if not reader.whole:
-        raise Refusal(400, "The form ends too early; its last boundary is missing.")
-    if not reader.files:
-        raise Refusal(422, f"There is no file in the field '{field}'; send one or more.")
-    return Form(tuple(reader.files), reader.fields)
+        files = [part for part in parsed.getlist(field) if isinstance(part, UploadFile)]
+        uploads = tuple([Upload(_display_name(part.filename or ""), await part.read()) for part in files])
+    finally:
+        await parsed.close()
+    if not uploads:
+        raise RequestError(422, f"There is no file in the field '{field}'; send one or more.")
+    return Form(uploads, {name: part for name, part in parsed.items() if isinstance(part, str)})
 
 
 def form_schema(field: str, *, many: bool, **others: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +99,18 @@ def form_schema(field: str, *, many: bool, **others: dict[str, Any]) -> dict[str
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
-def shown_name(name: str) -> str:
+def _form_error(message: str, most: int) -> RequestError:
+    """Limits of the parser are 413; everything else that it complains about is a form that cannot be read."""
+    if message.startswith("Too many files"):
+        return RequestError(413, f"A request may have {most} files at most; send the others in another one.")
+    if message.startswith("Too many fields"):
+        return RequestError(413, f"A form may have {MOST_FIELDS} fields beside its files at most.")
+    if message.startswith("Part exceeded"):
+        return RequestError(413, f"A field that is no file may have {LARGEST_FIELD} bytes at most.")
+    return RequestError(400, "The form cannot be read; it is not well-formed multipart/form-data.")
+
+
+def _display_name(name: str) -> str:
     """The last part of a file's name, short and printable."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:80] or "the file"

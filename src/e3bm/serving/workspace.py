@@ -1,4 +1,8 @@
-"""The one workspace of a server: the present snapshot, and the changes that make the next one under a lock."""
+"""The one workspace of a server: classes, the features of their photos, and the last fit.
+
+Its states are immutable snapshots, so that a prediction uses the one it began with, whatever changes meanwhile; every
+change makes the next snapshot under a lock.
+"""
 
 import secrets
 import threading
@@ -13,12 +17,8 @@ from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.support_set import check_class_name
-from e3bm.serving.refusals import Refusal
+from e3bm.serving.errors import RequestError
 from e3bm.serving.settings import ServeSettings
-
-# One state of the workspace: classes, the features of their photos, and the last fit.
-#
-# Snapshots are immutable: a prediction takes the one it began with, whatever is changed meanwhile.
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +47,25 @@ class Fit:
     """The number of every photo and its class."""
     version: int
 
-    def numbers(self) -> dict[str, list[int]]:
+    def photo_numbers(self) -> dict[str, list[int]]:
         """The numbers of the photos by class."""
         found: dict[str, list[int]] = {}
         for number, name in self.photos:
             found.setdefault(name, []).append(number)
         return found
 
+    def can_use_together(self) -> bool:
+        """Whether the prior that the model was made with is here, and with it the part that uses many photos."""
+        fitted = self.classifier.fitted
+        return not fitted.own_prior or load_prior(self.classifier.prior_path).digest == fitted.prior_digest
+
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """One state of the workspace."""
 
-    empty: FewShotClassifier
-    """A classifier with the backbone that all features here come from."""
+    unfitted: FewShotClassifier
+    """A classifier without classes, with the backbone that all features here come from."""
     classes: tuple[KeptClass, ...] = ()
     fit: Fit | None = None
     unchangeable: str | None = None
@@ -73,25 +78,25 @@ class Snapshot:
         for one in self.classes:
             if one.number == number:
                 return one
-        raise Refusal(404, f"There is no class with the number {number}; it may have been forgotten meanwhile.")
+        raise RequestError(404, f"There is no class with the number {number}; it may have been forgotten meanwhile.")
 
-    def changed(self, new: KeptClass) -> "Snapshot":
-        """With one class replaced."""
+    def with_class(self, new: KeptClass) -> "Snapshot":
+        """The same with one class replaced."""
         classes = tuple(new if one.number == new.number else one for one in self.classes)
         return replace(self, classes=classes, version=self.version + 1)
 
     def check_changeable(self) -> None:
-        """Refuse changes to a model that can only be asked."""
+        """Refuse changes to a model that can only predict."""
         if self.unchangeable is not None:
-            raise Refusal(409, self.unchangeable)
+            raise RequestError(409, self.unchangeable)
 
     @property
     def photo_count(self) -> int:
         return sum(len(one.photos) for one in self.classes)
 
 
-def unfitted(classifier: FewShotClassifier) -> FewShotClassifier:
-    """A classifier with the same backbone and options that knows nothing."""
+def unfitted_copy(classifier: FewShotClassifier) -> FewShotClassifier:
+    """A classifier with the same backbone and options, and without classes."""
     options = classifier.options
     return FewShotClassifier(
         classifier.extractor,
@@ -111,11 +116,11 @@ class Workspace:
     def __init__(self, classifier: FewShotClassifier, settings: ServeSettings) -> None:
         self.settings = settings
         self.token = secrets.token_hex(8)
-        """Tells a page that the server was started anew, and its numbers with it."""
+        """Another one after every start: a page then knows that the numbers it has mean nothing any more."""
         self._lock = threading.Lock()
         self._last_number = 0
-        self.start = unfitted(classifier)
-        self.snapshot = self._opened(classifier)
+        self.initial = unfitted_copy(classifier)
+        self.snapshot = self._snapshot_of(classifier)
 
     def create_class(self, name: str) -> KeptClass:
         """A class without photos."""
@@ -125,10 +130,14 @@ class Workspace:
         def change(now: Snapshot) -> tuple[Snapshot, KeptClass]:
             now.check_changeable()
             if len(now.classes) >= self.settings.most_classes:
-                raise Refusal(409, f"There are {self.settings.most_classes} classes already, the most that are kept.")
-            if any(_plain(name) == _plain(one.name) for one in now.classes):
-                raise Refusal(409, f"There is a class '{name}' already; add the photos to it or choose another name.")
-            made = KeptClass(self._number(), name)
+                raise RequestError(
+                    409, f"There are {self.settings.most_classes} classes already, the most that are kept."
+                )
+            if any(_comparable(name) == _comparable(one.name) for one in now.classes):
+                raise RequestError(
+                    409, f"There is a class '{name}' already; add the photos to it or choose another name."
+                )
+            made = KeptClass(self._next_number(), name)
             return replace(now, classes=(*now.classes, made)), made
 
         return self._change(change)
@@ -138,12 +147,12 @@ class Workspace:
 
         def change(now: Snapshot) -> tuple[Snapshot, tuple[int, ...]]:
             one = now.find(number)
-            if now.empty.extractor is not seen_by.empty.extractor:
-                raise Refusal(409, "Another model was opened meanwhile; add the photos again.")
+            if now.unfitted.extractor is not seen_by.unfitted.extractor:
+                raise RequestError(409, "Another model was opened meanwhile; add the photos again.")
             if now.photo_count + len(features) > self.settings.most_photos:
-                raise Refusal(409, f"{self.settings.most_photos} photos in all classes together are the most.")
-            made = tuple(KeptPhoto(self._number(), row) for row in features)
-            changed = now.changed(replace(one, photos=(*one.photos, *made)))
+                raise RequestError(409, f"{self.settings.most_photos} photos in all classes together are the most.")
+            made = tuple(KeptPhoto(self._next_number(), row) for row in features)
+            changed = now.with_class(replace(one, photos=(*one.photos, *made)))
             return changed, tuple(photo.number for photo in made)
 
         return self._change(change)
@@ -155,8 +164,8 @@ class Workspace:
             one = now.find(number)
             left = tuple(kept for kept in one.photos if kept.number != photo)
             if len(left) == len(one.photos):
-                raise Refusal(404, f"The class '{one.name}' has no photo with the number {photo}.")
-            return replace(now.changed(replace(one, photos=left)), fit=None), None
+                raise RequestError(404, f"The class '{one.name}' has no photo with the number {photo}.")
+            return replace(now.with_class(replace(one, photos=left)), fit=None), None
 
         self._change(change)
 
@@ -177,14 +186,14 @@ class Workspace:
         before.check_changeable()
         # The order that a support set has: classes by name.
         filled = sorted((one for one in before.classes if one.photos), key=lambda one: one.name)
-        classifier = unfitted(before.empty).fit_features(
+        classifier = unfitted_copy(before.unfitted).fit_features(
             {one.name: np.stack([photo.features for photo in one.photos]) for one in filled}
         )
         photos = tuple((photo.number, one.name) for one in filled for photo in one.photos)
 
         def change(now: Snapshot) -> tuple[Snapshot, Fit]:
             if {number for number, _ in photos} - {photo.number for one in now.classes for photo in one.photos}:
-                raise Refusal(409, "Photos were removed while the classifier was fitted; fit again.")
+                raise RequestError(409, "Photos were removed while the classifier was fitted; fit again.")
             made = Fit(classifier, photos, before.version)
             return replace(now, fit=made), made
 
@@ -192,39 +201,38 @@ class Workspace:
 
     def open(self, classifier: FewShotClassifier) -> None:
         """Replace everything by a model."""
-        self._change(lambda now: (self._opened(classifier), None))
+        self._change(lambda now: (self._snapshot_of(classifier), None))
 
     def clear(self) -> None:
         """Forget everything; the backbone is again the one the server was started with."""
-        self._change(lambda now: (Snapshot(self.start), None))
+        self._change(lambda now: (Snapshot(self.initial), None))
 
-    def _opened(self, classifier: FewShotClassifier) -> Snapshot:
-        empty = unfitted(classifier)
+    def _snapshot_of(self, classifier: FewShotClassifier) -> Snapshot:
+        unfitted = unfitted_copy(classifier)
         if not classifier.is_fitted:
-            return Snapshot(empty)
+            return Snapshot(unfitted)
         try:
-            # The empty name is nobody's: this only asks whether a class could be added.
-            shots = classifier.fitted.changeable("", load_prior(classifier.prior_path), known=False)
+            shots = classifier.fitted.changeable_shots(load_prior(classifier.prior_path))
         except DataError as reason:
-            return Snapshot(empty, fit=Fit(classifier, (), 0), unchangeable=str(reason))
-        # Copies: what is forgotten later must not live on in an array that others share.
-        classes = tuple(
-            KeptClass(self._number(), name, tuple(KeptPhoto(self._number(), row.copy()) for row in some.features))
-            for name, some in shots.items()
-        )
-        photos = tuple((photo.number, one.name) for one in classes for photo in one.photos)
-        return Snapshot(empty, classes, Fit(classifier, photos, 0))
+            return Snapshot(unfitted, fit=Fit(classifier, (), 0), unchangeable=str(reason))
+        # Copies: the features of a forgotten photo must not live on in an array that others share.
+        classes = []
+        for name, some in shots.items():
+            photos = tuple(KeptPhoto(self._next_number(), row.copy()) for row in some.features)
+            classes.append(KeptClass(self._next_number(), name, photos))
+        numbers = tuple((photo.number, one.name) for one in classes for photo in one.photos)
+        return Snapshot(unfitted, tuple(classes), Fit(classifier, numbers, 0))
 
     def _change(self, change: Callable[[Snapshot], tuple[Snapshot, Result]]) -> Result:
         with self._lock:
             self.snapshot, result = change(self.snapshot)
             return result
 
-    def _number(self) -> int:
+    def _next_number(self) -> int:
         self._last_number += 1
         return self._last_number
 
 
-def _plain(name: str) -> str:
+def _comparable(name: str) -> str:
     """Equal for names that a person cannot tell apart."""
     return unicodedata.normalize("NFC", name).casefold()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from e3bm.cli.main import main
-from e3bm.fewshot.classifier import FitOptions, fit_classifier
+from e3bm.fewshot.fitted_head import FitOptions, fit_head
 from e3bm.fewshot.prior.file import load_prior
 
 WORDS = [
@@ -45,8 +45,8 @@ def test_it_leaves_a_prior_that_fits(trained):
     folder, _ = trained
     prior = load_prior(folder / "prior.safetensors")
     features = np.random.default_rng(0).standard_normal((6, 4)) + np.repeat([[0], [5]], 3, 0)
-    model = fit_classifier(prior, features, np.repeat([0, 1], 3), 2, FitOptions())
-    assert len(model.head.votes) == 3
+    model = fit_head(prior, features, np.repeat([0, 1], 3), 2, FitOptions())
+    assert len(model.ensemble.votes) == 3
     assert model.predict_together(features, prior).probabilities.shape == (6, 2)
 
 

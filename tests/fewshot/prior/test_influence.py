@@ -16,8 +16,8 @@ def test_parts_add_up_to_the_score_of_the_label(model, name):
     photo = picture(name, 30)
     found = model.influences(photo)
     assert len(found) == sum(model.counts.values())
-    classifier = model.fitted.classifier
-    head, temperature = classifier.head, classifier.temperature
+    fitted = model.fitted.head
+    head, temperature = fitted.ensemble, fitted.temperature
     features = torch.from_numpy(model.features(photo))
     scores = (head.scores(head.space(features)) / temperature)[0]
     best = int(scores.argmax())

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from e3bm.errors import CheckpointError
-from e3bm.fewshot.classifier import FitOptions, fit_classifier
+from e3bm.fewshot.fitted_head import FitOptions, fit_head
 from e3bm.fewshot.prior.file import SHIPPED, load_prior, save_prior
 
 
@@ -21,7 +21,7 @@ def test_it_comes_back_as_it_was(tmp_path):
     assert again.training == {"note": "copy"}
     features = np.random.default_rng(0).standard_normal((8, 6))
     labels = np.repeat([0, 1], 4)
-    one, two = (fit_classifier(each, features, labels, 2, FitOptions()) for each in (prior, again))
+    one, two = (fit_head(each, features, labels, 2, FitOptions()) for each in (prior, again))
     np.testing.assert_array_equal(one.probabilities(features), two.probabilities(features))
 
 

@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
-from e3bm.fewshot.classifier import FitOptions, fit_classifier
+from e3bm.fewshot.fitted_head import FitOptions, fit_head
 from e3bm.fewshot.meta.pools import FeaturePool, task_batch
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.learner import build_prior
@@ -30,7 +30,7 @@ def prior():
 def fitted(prior):
     features, labels = clusters()
     rows = np.concatenate([np.flatnonzero(labels == way)[:2] for way in range(4)])
-    return fit_classifier(prior, features[rows], labels[rows], 4, FitOptions()), np.delete(features, rows, 0)
+    return fit_head(prior, features[rows], labels[rows], 4, FitOptions()), np.delete(features, rows, 0)
 
 
 def test_the_order_of_the_batch_does_not_matter(prior, fitted):
@@ -62,8 +62,8 @@ def test_an_example_alone_is_predicted_as_ever(prior, fitted):
 def test_renamed_classes_rename_the_answers(prior):
     features, labels = clusters(seed=2)
     rows, order = np.arange(0, len(labels), 10), np.array([3, 1, 0, 2])
-    one = fit_classifier(prior, features[rows], labels[rows], 4, FitOptions()).predict_together(features, prior)
-    two = fit_classifier(prior, features[rows], order[labels[rows]], 4, FitOptions()).predict_together(features, prior)
+    one = fit_head(prior, features[rows], labels[rows], 4, FitOptions()).predict_together(features, prior)
+    two = fit_head(prior, features[rows], order[labels[rows]], 4, FitOptions()).predict_together(features, prior)
     np.testing.assert_allclose(two.probabilities[:, order], one.probabilities, atol=1e-7)
 
 

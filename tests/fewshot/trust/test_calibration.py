@@ -9,16 +9,17 @@ import torch
 
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.trust import Curve, HeldOut, TrustPrior, left_out_log_temperature, temperature
+from e3bm.fewshot.prior.leave_one_out import HeldOut
+from e3bm.fewshot.trust import Curve, TrustPrior, choose_temperature, left_out_log_temperature
 
 
-def held_out(count, heat, ways=4, seed=0):
-    """Examples whose scores are right in the mean when they are divided by ``heat``."""
+def held_out(count, factor, ways=4, seed=0):
+    """Examples whose scores are right in the mean when they are divided by ``factor``."""
     random = torch.Generator().manual_seed(seed)
     honest = 2 * torch.randn(count, ways, generator=random, dtype=torch.double)
     labels = torch.multinomial(honest.softmax(-1), 1, generator=random).view(-1)
     zeros = torch.zeros(count, dtype=torch.double)
-    return HeldOut(torch.arange(count), labels, honest * heat, zeros, torch.zeros(count, 4, dtype=torch.double))
+    return HeldOut(torch.arange(count), labels, honest * factor, zeros, torch.zeros(count, 4, dtype=torch.double))
 
 
 @pytest.fixture
@@ -41,10 +42,10 @@ def test_few_left_out_examples_stay_near_the_prior():
 
 
 def test_at_one_shot_the_prior_decides_alone(trust):
-    assert temperature(None, 1, trust) == pytest.approx(math.exp(-0.3))
-    assert temperature(held_out(50, 4.0), 1, trust) == pytest.approx(math.exp(-0.3))
-    told = temperature(held_out(400, 4.0), 10, trust)
-    assert told > 2 * temperature(held_out(400, 1.0), 10, trust)
+    assert choose_temperature(None, 1, trust) == pytest.approx(math.exp(-0.3))
+    assert choose_temperature(held_out(50, 4.0), 1, trust) == pytest.approx(math.exp(-0.3))
+    told = choose_temperature(held_out(400, 4.0), 10, trust)
+    assert told > 2 * choose_temperature(held_out(400, 1.0), 10, trust)
 
 
 def test_a_curve_runs_straight_over_log_shots_and_stays_outside():
@@ -59,5 +60,5 @@ def test_the_numbers_of_trust_survive_a_file_and_damaged_ones_are_refused():
         TrustPrior.from_json({"known": [1.0]})
 
 
-def _of(held):
-    return held.scores, held.labels
+def _of(left_out):
+    return left_out.scores, left_out.labels

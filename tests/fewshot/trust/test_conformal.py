@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from e3bm.errors import SettingsError
-from e3bm.fewshot.classifier import prediction_sets, set_threshold
+from e3bm.fewshot.fitted_head import prediction_sets, set_threshold
 
 
 @pytest.mark.parametrize("coverage", [0.8, 0.9])

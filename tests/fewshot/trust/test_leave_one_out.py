@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from e3bm.fewshot.prior.adapted import adapt_to
+from e3bm.fewshot.prior.ensemble_head import fit_ensemble_head
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.trust import FOLDS, LEAVE_ONE_OUT, fold_numbers, leave_one_out
+from e3bm.fewshot.prior.leave_one_out import FOLDS, LEAVE_ONE_OUT, fold_numbers, leave_one_out
 
 
 def support_set(shots, features, seed=0):
@@ -23,7 +23,7 @@ def test_it_is_the_same_as_a_slow_loop_of_refits(shots, features, unit_length):
     found = leave_one_out(learner, support, labels, len(shots), unit_length=unit_length)
     for row, position in enumerate(found.positions.tolist()):
         kept = torch.arange(len(labels)) != position
-        head = adapt_to(learner, support[kept], labels[kept], len(shots), unit_length=unit_length)
+        head = fit_ensemble_head(learner, support[kept], labels[kept], len(shots), unit_length=unit_length)
         placed = head.space(support[position : position + 1])
         torch.testing.assert_close(found.scores[row], head.scores(placed)[0], rtol=1e-7, atol=1e-9)
         torch.testing.assert_close(found.distances[row], head.distances(placed)[0], rtol=1e-7, atol=1e-9)

@@ -64,7 +64,7 @@ def test_the_class_mean_of_its_gradient_is_zero():
     state = problem.start()
     gradient = problem.basis().dense(problem.observe(state, problem.direction(state)).coefficients())
     assert float(gradient.abs().max()) > 0.01
-    assert float(gradient.mean(-1).abs().max()) < 1e-16
+    assert float(gradient.mean(-1).abs().max()) < 1e-15  # a few roundings of entries below 1
 
 
 def test_nothing_in_the_loop_has_the_size_of_the_features():

@@ -12,55 +12,13 @@ import tyro
 from e3bm.cli.console import parse, print_json, progress_here
 from e3bm.errors import DataError, SettingsError
 
-# Predictions on stdout: for people, for spreadsheets and for programs.
-
-
-if TYPE_CHECKING:
-    from e3bm.fewshot.prediction import Prediction
-
-Rows = Sequence[tuple[str, "Prediction"]]
-
-
-def write_json(classes: Sequence[str], rows: Rows) -> None:
-    """A list of {path, label, probabilities, unknown, disagreement}."""
-    print_json([{"path": path, **found.as_json()} for path, found in rows])
-
-
-def write_csv(classes: Sequence[str], rows: Rows) -> None:
-    """A line per photo; a column for each class, named ``p(class)``, after the fixed ones."""
-    sets = any(found.prediction_set is not None for _, found in rows)
-    table = csv.writer(sys.stdout, lineterminator="\n")
-    fixed = ["path", "label", "probability", "unknown", "disagreement", *(["prediction_set"] if sets else [])]
-    table.writerow([*fixed, *(f"p({name})" for name in classes)])
-    for path, found in rows:
-        shares = [f"{found.probabilities[name]:.6f}" for name in classes]
-        inside = ["; ".join(found.prediction_set)] if found.prediction_set is not None else []
-        unknown = "yes" if found.unknown else "no"
-        first = [path, found.label, f"{found.confidence:.6f}", unknown, f"{found.disagreement:.6f}"]
-        table.writerow([*first, *inside, *shares])
-
-
-def write_text(classes: Sequence[str], rows: Rows) -> None:
-    """Aligned columns: path, class, probability, and what should give pause."""
-    if not rows:
-        return
-    paths = max(len(path) for path, _ in rows)
-    labels = max(len(found.label) for _, found in rows)
-    for path, found in rows:
-        remarks = []
-        if found.unknown:
-            remarks.append("looks like none of the classes")
-        if found.prediction_set is not None and len(found.prediction_set) > 1:
-            remarks.append(f"or {', '.join(name for name in found.prediction_set if name != found.label)}")
-        remark = f"  {'; '.join(remarks)}" if remarks else ""
-        print(f"{path:<{paths}}  {found.label:<{labels}}  {100 * found.confidence:5.1f} %{remark}")
-
-
 if TYPE_CHECKING:
     import numpy as np
 
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.prediction import Prediction
+
+    Rows = Sequence[tuple[str, Prediction]]
 
 MANY = 20  # photos from which on progress is worth a line
 STDIN = "-"
@@ -81,9 +39,9 @@ class Options:
     transductive: bool = False
     """Use all photos together (SIB+E3BM): better with many of them, and then each prediction depends on the others."""
     json: bool = False
-    """A list of {path, label, probabilities, unknown, disagreement}."""
+    """Print a list with one object per photo: its path and the fields of a prediction."""
     csv: bool = False
-    """A line per photo, with a column for the probability of each class."""
+    """Print a line per photo, with a column for the probability of each class."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -110,7 +68,7 @@ def run(words: Sequence[str]) -> int:
         found = model.predict_features(np.stack(table), coverage=options.coverage)
     rows = list(zip(usable, found, strict=True))
     failures = [row for row in features if isinstance(row, DataError)]
-    write = write_json if options.json else write_csv if options.csv else write_text
+    write = _write_json if options.json else _write_csv if options.csv else _write_text
     write(model.classes, rows)
     for failure in failures:
         print(f"e3bm: {failure}", file=sys.stderr)
@@ -140,9 +98,32 @@ def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndar
     progress.begin("photos", len(paths))
     found: list["np.ndarray | DataError"] = []
     try:
-        for row in model.extractor.each(paths):
+        for row in model.extractor.features_or_errors(paths):
             found.append(row)
             progress.advance(len(found))
     finally:
         progress.end()
     return found
+
+
+def _write_json(classes: Sequence[str], rows: "Rows") -> None:
+    print_json([{"path": path, **found.as_json()} for path, found in rows])
+
+
+def _write_csv(classes: Sequence[str], rows: "Rows") -> None:
+    from e3bm.fewshot.prediction import csv_table
+
+    header, *lines = csv_table(classes, [found for _, found in rows])
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["path", *header])
+    table.writerows([path, *cells] for (path, _), cells in zip(rows, lines, strict=True))
+
+
+def _write_text(classes: Sequence[str], rows: "Rows") -> None:
+    """Aligned columns: path, class, probability, and what should give pause."""
+    from e3bm.fewshot.prediction import remarks
+
+    paths = max((len(path) for path, _ in rows), default=0)
+    labels = max((len(found.label) for _, found in rows), default=0)
+    for path, found in rows:
+        print(f"{path:<{paths}}  {found.label:<{labels}}  {100 * found.confidence:5.1f} %  {remarks(found)}".rstrip())

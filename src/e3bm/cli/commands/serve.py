@@ -28,6 +28,7 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "serve", about)
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:

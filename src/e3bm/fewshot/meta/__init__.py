@@ -1,0 +1,1 @@
+"""How the prior of few-shot classifiers is meta-trained: `e3bm train-prior`."""

@@ -11,6 +11,9 @@ from torch import Tensor
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError
 
+EVEN_SHARE = 0.5  # share of batches with the same number of queries of every class
+CONCENTRATIONS = (0.5, 2.0, 10.0)  # of the Dirichlet distribution from which uneven queries are drawn
+
 
 @dataclass(frozen=True, eq=False)
 class FeaturePool:
@@ -106,24 +109,17 @@ def _log_uniform(random: np.random.Generator, low: int, high: int) -> int:
 
 
 def query_labels(batch: TaskBatch) -> Tensor:
-    """The labels that drawn tasks always have."""
+    """The query labels, which drawn tasks always have."""
     assert batch.query_labels is not None
     return batch.query_labels
-
-
-# Tasks whose queries come as they come: many or few, and not the same number of every class.
-
-
-WHOLE = 0.5  # share of batches with the same number of queries of every class
-CONCENTRATIONS = (0.5, 2.0, 10.0)
 
 
 def draw_batches(
     pools: Sequence[FeaturePool], shapes: TaskShapes, tasks: int, random: np.random.Generator
 ) -> TaskBatch:
-    """Tasks for learning from unlabelled examples."""
+    """Tasks for learning from unlabelled examples: many or few queries, and not the same number of every class."""
     batch = draw_tasks(pools, shapes, tasks, random)
-    return batch if random.random() < WHOLE else uneven_queries(batch, random)
+    return batch if random.random() < EVEN_SHARE else uneven_queries(batch, random)
 
 
 def uneven_queries(batch: TaskBatch, random: np.random.Generator, count: int | None = None) -> TaskBatch:

@@ -33,14 +33,12 @@ from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import OptimiserSettings
 from e3bm.runs.training.optimisers import build_optimiser, schedule_factor
 
-# Meta-training of a prior on tasks of every shape: the loss is the likelihood of the queries, in units of log W.
-
-
 GROUPS = 4  # shapes in a meta-batch: one alone would pull the prior its way
 CLIP = 0.5
 WARM_UP = 50
 VALIDATION_SHAPES = ((5, 1), (10, 2), (10, 5), (15, 10))
 VALIDATION_TASKS = 20
+BATCH_SHAPES = TaskShapes(queries=120)
 
 Record = Callable[[dict[str, Any]], None]
 
@@ -58,7 +56,10 @@ def train_prior(
     advance: Callable[[int], None] = lambda step: None,
     draw: Callable[[np.random.Generator], TaskBatch] | None = None,
 ) -> None:
-    """Train to the last step; the records hold training loss and, for each validation pool, accuracy and likelihood."""
+    """Meta-train a learner on tasks of every shape; the loss is the likelihood of the queries, in units of log W.
+
+    ``record`` gets the training loss and, for each validation pool, accuracy and likelihood.
+    """
     random = np.random.default_rng(seed)
     optimiser = build_optimiser(learner, settings)
     draw = draw or (lambda source: draw_tasks(pools, shapes, settings.tasks, source))
@@ -112,9 +113,6 @@ def validate(learner: MetaLearner, pools: Sequence[FeaturePool], seed: int = 123
                 }
             )
     return lines
-
-
-BATCH_SHAPES = TaskShapes(queries=120)
 
 
 def run_train_prior(
@@ -202,7 +200,7 @@ def _trust(
 
 
 def _forget(run: RunFolder, part: str) -> None:
-    """Drop what a stopped training of a part has logged: it begins again."""
+    """Drop what an interrupted training of a part has logged, because the part begins again."""
     lines = [line for line in run.lines("metrics") if line["part"] != part]
     write_bytes(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
 

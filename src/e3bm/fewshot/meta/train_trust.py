@@ -1,4 +1,4 @@
-"""Finding the numbers of a TrustPrior: many tasks of classes that the prior was not trained on."""
+"""Fits a TrustPrior (temperatures, thresholds) on many tasks of classes that the prior was not trained on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,20 +10,20 @@ from torch.nn import functional
 
 from e3bm.core.learner import MetaLearner
 from e3bm.fewshot.meta.pools import FeaturePool
-from e3bm.fewshot.prior.adapted import AdaptedHead, adapt_to
+from e3bm.fewshot.prior.ensemble_head import EnsembleHead, fit_ensemble_head
+from e3bm.fewshot.prior.leave_one_out import HeldOut, leave_one_out
 from e3bm.fewshot.trust import (
-    FEWEST,
-    STEPS,
+    FEWEST_SHOTS,
+    GRID,
     Curve,
-    HeldOut,
     TrustPrior,
+    choose_temperature,
     known_design,
     known_scores,
     known_threshold,
-    leave_one_out,
     left_out_log_temperature,
+    log_odds_against,
     losses_by_temperature,
-    temperature,
 )
 
 SHOTS = (1, 2, 3, 5, 8, 12)
@@ -43,7 +43,7 @@ class TrustTask:
 
     pool: str
     shots: int
-    head: AdaptedHead
+    head: EnsembleHead
     held_out: HeldOut | None
     scores: Tensor
     labels: Tensor
@@ -75,7 +75,7 @@ def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random
     rows = lambda parts: torch.from_numpy(pool.features[np.concatenate(parts)]).double()
     support = rows([part[:shots] for part in drawn[:ways]])
     labels = torch.arange(ways).repeat_interleave(shots)
-    head = adapt_to(learner, support, labels, ways, unit_length=True)
+    head = fit_ensemble_head(learner, support, labels, ways, unit_length=True)
     held_out = leave_one_out(learner, support, labels, ways, unit_length=True)
     known, other = (head.space(rows([part[shots:] for part in half])) for half in (drawn[:ways], drawn[ways:]))
     query_labels = torch.cat([torch.full((len(part) - shots,), way) for way, part in enumerate(drawn[:ways])])
@@ -133,8 +133,8 @@ def _with_temperatures(tasks: Sequence[TrustTask]) -> TrustPrior:
 
 def _losses(curves: np.ndarray, logarithms: np.ndarray) -> np.ndarray:
     """Each task's loss at a temperature of its own, read off the curves."""
-    step = float(STEPS[1] - STEPS[0])
-    places = np.clip(np.rint((logarithms - float(STEPS[0])) / step), 0, len(STEPS) - 1).astype(int)
+    step = float(GRID[1] - GRID[0])
+    places = np.clip(np.rint((logarithms - float(GRID[0])) / step), 0, len(GRID) - 1).astype(int)
     return np.asarray(curves[np.arange(len(curves)), places])
 
 
@@ -149,12 +149,12 @@ def _with_known(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
     """The logistic regression, and the centre and spread of its score."""
     inputs, targets, weights = [], [], []
     for task in tasks:
-        heat = temperature(task.held_out, task.shots, trust)
+        temperature = choose_temperature(task.held_out, task.shots, trust)
         for scores, distances, known in (
             (task.scores, task.distances, 1.0),
             (task.other_scores, task.other_distances, 0.0),
         ):
-            inputs.append(known_design((scores / heat).logsumexp(-1), distances, task.head.facts.unsqueeze(0)))
+            inputs.append(known_design((scores / temperature).logsumexp(-1), distances, task.head.facts.unsqueeze(0)))
             targets.append(torch.full((len(scores),), known, dtype=torch.double))
             weights.append(torch.full((len(scores),), 1 / len(scores), dtype=torch.double))
     regression = _logistic(torch.cat(inputs), torch.cat(targets), torch.cat(weights))
@@ -166,10 +166,10 @@ def _with_known(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
     # Quantiles around each task's own mean, then their mean: tasks differ in where their scores lie.
     levels = torch.tensor(LEVELS, dtype=torch.double)
     spread = torch.stack([torch.quantile(scores - scores.mean(), levels) for scores in of_known]).mean(0)
-    beside = [scores - expected for scores, expected in zip(of_known, design @ centre, strict=True)]
+    deviations = [scores - expected for scores, expected in zip(of_known, design @ centre, strict=True)]
     by_shots = [
         torch.quantile(
-            torch.cat([each for each, task in zip(beside, tasks, strict=True) if task.shots == shots]), levels
+            torch.cat([each for each, task in zip(deviations, tasks, strict=True) if task.shots == shots]), levels
         )
         for shots in SHOTS
     ]
@@ -189,13 +189,15 @@ def _with_threshold(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior
         found = []
         for task in tasks:
             if task.shots == shots and task.held_out is not None:
-                held, heat = task.held_out, temperature(task.held_out, shots, trust)
-                scores = known_scores(held.scores, held.distances, heat, held.facts, trust)
-                shown = known_scores(task.scores, task.distances, heat, task.head.facts.unsqueeze(0), trust)
-                expected = shown.mean() - trust.known_centre(task.head.facts.unsqueeze(0))[0]
-                found.append(float((scores - trust.known_centre(held.facts)).mean() - expected))
-                if shots >= FEWEST:
-                    odds.append(_odds_against(held, heat))
+                held_out, temperature = task.held_out, choose_temperature(task.held_out, shots, trust)
+                scores = known_scores(held_out.scores, held_out.distances, temperature, held_out.facts, trust)
+                not_left_out = known_scores(
+                    task.scores, task.distances, temperature, task.head.facts.unsqueeze(0), trust
+                )
+                expected = not_left_out.mean() - trust.known_centre(task.head.facts.unsqueeze(0))[0]
+                found.append(float((scores - trust.known_centre(held_out.facts)).mean() - expected))
+                if shots >= FEWEST_SHOTS:
+                    odds.append(log_odds_against(held_out, temperature)[0])
         shifts.append(float(np.mean(found)))
     shifts[0] = shifts[1]
     trust = _changed(
@@ -210,17 +212,11 @@ def _with_threshold(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior
 def _recall_error(tasks: Sequence[TrustTask], trust: TrustPrior) -> float:
     errors = []
     for task in tasks:
-        heat = temperature(task.held_out, task.shots, trust)
-        threshold = known_threshold(task.held_out, heat, task.head.facts, task.shots, trust, RECALL)
-        scores = known_scores(task.scores, task.distances, heat, task.head.facts.unsqueeze(0), trust)
+        temperature = choose_temperature(task.held_out, task.shots, trust)
+        threshold = known_threshold(task.held_out, temperature, task.head.facts, task.shots, trust, RECALL)
+        scores = known_scores(task.scores, task.distances, temperature, task.head.facts.unsqueeze(0), trust)
         errors.append((float((scores >= threshold).double().mean()) - RECALL) ** 2)
     return float(np.mean(errors))
-
-
-def _odds_against(held: HeldOut, heat: float) -> Tensor:
-    logs = (held.scores / heat).log_softmax(-1)
-    own = logs.gather(-1, held.labels.unsqueeze(-1)).squeeze(-1)
-    return logs.scatter(-1, held.labels.unsqueeze(-1), -torch.inf).max(-1).values - own
 
 
 def _logistic(inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

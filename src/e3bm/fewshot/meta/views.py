@@ -1,7 +1,7 @@
-"""Features of a data set's classes in several views, computed once: what a prior of few-shot classifiers learns from.
+"""Features of data sets in several views, computed once: what a prior of few-shot classifiers is trained on.
 
-One pass of EfficientNet-Lite0 gives three views, from its middle to its end, and the picture in small is a fourth: a
-prior that serves any features should have seen good ones and bad ones, wide ones and narrow ones.
+One pass of EfficientNet-Lite0 gives three views, from its middle to its end, and the reduced picture is a fourth: a
+prior for any features should have seen good and bad, wide and narrow ones.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The shipped prior, and priors of one's own: one safetensors file with JSON beside the tensors."""
+"""The file of a prior, shipped or trained by a user: safetensors with JSON as its metadata."""
 
 import json
 from copy import deepcopy
@@ -27,7 +27,7 @@ SHIPPED = Path(__file__).parent / "shipped.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class FewShotPrior:
-    """A meta-trained prior and what was learned of confidence with it."""
+    """A meta-trained prior, and what was learned about confidence with it."""
 
     inductive: MetaLearner
     together: MetaLearner
@@ -36,14 +36,14 @@ class FewShotPrior:
     training: dict[str, Any]
     """Where it comes from: settings, data, commit."""
     digest: str
-    """A name for exactly these numbers."""
+    """The sha256 of the file."""
 
     def learner(self, dtype: torch.dtype) -> MetaLearner:
         """The learner in a precision; copies, because fits may run at the same time."""
         return self._frozen[dtype == torch.double, False]
 
     def learner_together(self, dtype: torch.dtype) -> MetaLearner:
-        """The same of the learner of examples that are used together."""
+        """The learner for examples that are used together, in a precision."""
         return self._frozen[dtype == torch.double, True]
 
     @cached_property

@@ -18,12 +18,11 @@ from torch.nn import functional
 from e3bm.core.context import TINY, Basis
 from e3bm.methods.heads.collapsed import CollapsedHead, unit
 
-# Where features of any encoder look alike: unit length, then the support's own centre and scale taken out.
-
-
 SMALLEST = 1e-12  # mean squared distance from the centre below which a support set is one point
 NO_VARIANCE = 1e-10  # share of the largest variance below which an axis is rounding noise
 BETWEEN = 0.1  # found on validation classes: 1 is ridge regression's scatter, 0 that of discriminant analysis
+LARGEST_LOSS = 4.0  # in units of log W: beyond it a task is simply wrong
+LARGEST_WAYS, LARGEST_SHOTS, LARGEST_AXES = math.log(30), math.log(15), math.log(200)
 
 
 def class_targets(
@@ -34,13 +33,17 @@ def class_targets(
 
 
 def balanced_share(targets: Float[Tensor, "T W S"]) -> Float[Tensor, "T S"]:
-    """Every class has the same share, whatever its shots: how many photos there are is not how often it is met."""
+    """The weight of every example: classes count the same, however many examples each has."""
     return (targets / targets.sum(-1, keepdim=True)).sum(1) / targets.shape[1]
 
 
 @dataclass(frozen=True)
 class SupportSpace:
-    """Features minus the centre of the support classes, over the support's root mean square distance from it."""
+    """A space in which features of any encoder look alike.
+
+    It is features (of unit length, unless told otherwise) minus the centre of the support classes, over the support's
+    root mean square distance from it.
+    """
 
     centre: Float[Tensor, "T 1 D"]
     factor: Float[Tensor, "T 1 1"]
@@ -97,12 +100,8 @@ class PrincipalAxes:
         return cls(axes.to(support), torch.where(kept, spectrum, 0.0).to(support))
 
 
-LARGEST_LOSS = 4.0  # in units of log W: beyond it a task is simply wrong
-LARGEST_WAYS, LARGEST_SHOTS, LARGEST_AXES = math.log(30), math.log(15), math.log(200)
-
-
 class PrincipalState(NamedTuple):
-    """A learner, its support scores, and how much of each score is the example's own doing."""
+    """A learner, its support scores, and the part of each score that the example itself contributed."""
 
     weight: Float[Tensor, "T W R"]
     bias: Float[Tensor, "T W"]
@@ -127,7 +126,7 @@ class PrincipalEnsemble(NamedTuple):
 
 
 class PrincipalHead:
-    """The moves of such heads on T tasks."""
+    """The moves of the inner loop (start, direction, step, vote, scores) for such heads on T tasks."""
 
     def __init__(
         self,
@@ -248,7 +247,7 @@ class PrincipalObservation:
         return torch.baddbmm(self._state.bias.unsqueeze(1), self._head.query, self._state.weight.mT)
 
     def left_out_loss(self) -> Float[Tensor, " T"]:
-        """The loss of scores without each example's own doing: nearly what leaving it out would give, at no cost."""
+        """The loss without each example's own contribution: nearly what leaving it out would give, at no cost."""
         return self._head.loss(self._state.scores - self._state.own)
 
     def scalars(self) -> Float[Tensor, "T 7"]:

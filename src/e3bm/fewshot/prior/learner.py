@@ -15,10 +15,14 @@ from e3bm.core.schedules import Generated, LastOnly, Learned, equal_values
 from e3bm.errors import SettingsError
 from e3bm.fewshot.prior.head import PrincipalAxes, PrincipalHead, SupportSpace, balanced_share, class_targets
 
-# The `stats` summary of a head on principal axes: scalars that mean the same for any ways, shots and features.
-
-
 TASK_STATS = 7
+EPOCHS = 12
+HIDDEN = 8
+RIDGES = (0.3, 0.002)  # before training: of the first and of the last epoch, geometric between
+FIRST_RATE = 0.2
+FIRST_SCALE = 2.0
+
+Votes = Literal["e3bm", "learned", "last"]
 
 
 @runtime_checkable
@@ -30,7 +34,10 @@ class ObservedScalars(Protocol):
 
 @dataclass(frozen=True)
 class TaskStats:
-    """Gradient norm and loss as in `stats`, in units of the task, and what its ways, shots and scatter are."""
+    """What the hyperprior sees of a task: scalars that mean the same for any ways, shots and features.
+
+    They are gradient norm and loss as in the summary `stats`, in units of the task, and its ways, shots and scatter.
+    """
 
     scalars: int = TASK_STATS
 
@@ -50,17 +57,8 @@ class TaskStats:
         return SharedReading(see, rows, constant)
 
 
-EPOCHS = 12
-HIDDEN = 8
-RIDGES = (0.3, 0.002)  # before training: of the first and of the last epoch, geometric between
-FIRST_RATE = 0.2
-FIRST_SCALE = 2.0
-
-Votes = Literal["e3bm", "learned", "last"]
-
-
 class PrincipalMethod(InnerLoopMethod):
-    """Opens tasks of features: support space, principal axes, class means as the start."""
+    """The base learner: support space, principal axes, and class means as the start."""
 
     def __init__(self, epochs: int = EPOCHS) -> None:
         super().__init__()
@@ -74,7 +72,7 @@ class PrincipalMethod(InnerLoopMethod):
         return self.open(batch)[0]
 
     def open(self, batch: TaskBatch, *, unit_length: bool = True) -> tuple[PrincipalHead, SupportSpace]:
-        """The moves on a batch of tasks, and the space they are made in."""
+        """The moves of the inner loop on a batch of tasks, and the space in which its features are."""
         targets = class_targets(batch.support_labels, batch.mask, batch.ways, batch.support.dtype)
         share = balanced_share(targets)
         space = SupportSpace.of(batch.support, share, unit_length=unit_length)
@@ -93,12 +91,12 @@ class PrincipalMethod(InnerLoopMethod):
         return head, space
 
     def ridges(self) -> Tensor:
-        """l_1..M."""
+        """The ridges l_1..M of the epochs, from strong to weak."""
         return self.log_ridges.exp()
 
 
 def build_prior(votes: Votes = "e3bm", *, epochs: int = EPOCHS, hidden: int = HIDDEN, seed: int = 0) -> MetaLearner:
-    """A prior before training; 'learned' and 'last' are the ablations with votes and rates that know no task."""
+    """A prior before training; with 'learned' or 'last' (the ablations) votes and rates do not depend on the task."""
     torch.manual_seed(seed)
     rates = [FIRST_RATE] * epochs
     if votes == "e3bm":

@@ -2,7 +2,7 @@
 
 The head's weights start SIB, whose synthetic gradients read the batch's own scores (class-equivariant net: any number
 of ways); E3BM's hyperprior sets how far each epoch goes and how much of its change is added to what the head says
-alone. A batch that tells nothing leaves the predictions as they were.
+alone. A batch from which nothing can be learned leaves the predictions as they were.
 """
 
 import math
@@ -18,7 +18,7 @@ from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
 from e3bm.core.learner import InnerLoopMethod, MetaLearner
 from e3bm.core.schedules import Generated
-from e3bm.fewshot.prior.adapted import AdaptedHead
+from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.fewshot.prior.head import LARGEST_LOSS
 from e3bm.fewshot.prior.learner import HIDDEN, PrincipalMethod, TaskStats
 from e3bm.methods.base import ReadyFeatures
@@ -149,7 +149,7 @@ class BatchMethod(InnerLoopMethod):
 
 
 @torch.no_grad()
-def scores_together(learner: MetaLearner, head: AdaptedHead, placed: Float[Tensor, "Q D"]) -> Float[Tensor, "Q W"]:
+def scores_together(learner: MetaLearner, head: EnsembleHead, placed: Float[Tensor, "Q D"]) -> Float[Tensor, "Q W"]:
     """Scores of examples that are used together, by a fitted head; they are in its support space."""
     method = learner.method
     assert isinstance(method, BatchMethod)

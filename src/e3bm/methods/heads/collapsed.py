@@ -47,9 +47,6 @@ def unit_centred(vectors: Float[Tensor, "*N D"], length: Float[Tensor, ""]) -> F
     return functional.layer_norm(vectors, (features,), weight, eps=SHORTEST / features)
 
 
-# The ensemble as a running sum: sum_m v_m x_m (Eq. 9), folded a few epochs at a time.
-
-
 # One matrix product for so many epochs is cheaper than one operation for each; memory still does not grow with M.
 EPOCHS_A_FOLD = 25
 

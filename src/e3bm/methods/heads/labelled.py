@@ -37,9 +37,6 @@ class LabelledSupport:
         return self.class_share @ features
 
 
-# Where the base learner starts: Theta_0 = theta (Eq. 5).
-
-
 @runtime_checkable
 class Initialiser(Protocol):
     """Weights and biases of a head before its first epoch."""

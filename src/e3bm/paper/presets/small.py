@@ -16,7 +16,7 @@ from e3bm.paper.presets.configurations import (
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
-SMALL_DATA = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
+FC100 = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
@@ -42,11 +42,26 @@ SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
 
 def small_presets() -> Iterator[Preset]:
     """Every method, number of shots and kind of hyperprior; MTL and SIB share one pre-trained backbone."""
-    data, pretrain = SMALL_DATA, resnet12_pretrain()
+    pretrain = resnet12_pretrain()
     for method in ("maml", "mtl", "sib"):
         for shots in (1, 5):
             for kind in KINDS:
-                yield _preset(method, shots, kind, data, pretrain)
+                yield _preset(method, shots, kind, FC100, pretrain)
+
+
+def resnet12_pretrain() -> PretrainSettings:
+    """The half-width ResNet-12 that small rows share."""
+    return read_settings(
+        PretrainSettings,
+        {
+            "data": {**FC100, "augment": True},
+            "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
+            "epochs": 16,
+            "rate": 0.15,
+            "label_smoothing": 0.1,
+            "schedule": "one_cycle",
+        },
+    )
 
 
 def small_variants(rows: list[Preset]) -> Iterator[Preset]:
@@ -104,21 +119,6 @@ def _pretrained_maml(preset: Preset) -> Preset:
     train = preset.train.but(method__rate=tuned, **PRETRAINED_MAML)
     name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
     return replace(preset, name=name, about=about, train=train, pretrain=conv4_pretrain())
-
-
-def resnet12_pretrain() -> PretrainSettings:
-    """The half-width ResNet-12 that all small presets with a deep backbone share."""
-    return read_settings(
-        PretrainSettings,
-        {
-            "data": {**SMALL_DATA, "augment": True},
-            "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
-            "epochs": 16,
-            "rate": 0.15,
-            "label_smoothing": 0.1,
-            "schedule": "one_cycle",
-        },
-    )
 
 
 def conv4_pretrain() -> PretrainSettings:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from e3bm.paper.presets.configurations import Preset
-from e3bm.paper.presets.small import SMALL_DATA, conv4_pretrain, resnet12_pretrain
+from e3bm.paper.presets.small import FC100, conv4_pretrain, resnet12_pretrain
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
@@ -43,7 +43,7 @@ def tadam_presets() -> Iterator[Preset]:
             yield _preset(f"paper-tadam-resnet12-{data}-{shots}shot", train, None, test)
     for shots in (1, 5):
         train = {
-            "data": {**SMALL_DATA, "augment": True},
+            "data": {**FC100, "augment": True},
             "episode": {"ways": 5, "shots": shots, "queries": 6},
             "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
             # The last block's convolutions; distances of these features are about ten.
@@ -124,7 +124,7 @@ def robust_presets() -> Iterator[Preset]:
         yield _preset(f"paper-robust-wrn28_10-miniimagenet-{shots}shot", train, None, test)
     for shots in (1, 5):
         train = {
-            "data": {**SMALL_DATA, "augment": True},
+            "data": {**FC100, "augment": True},
             "episode": {"ways": 20, "shots": 1, "queries": 2},
             "backbone": {"name": "conv4", "adapt": "full", "batchnorm": "batch_then_running"},
             "method": {"name": "robust_ensemble", "networks": 3, "annealing": "cosine"},

@@ -1,0 +1,1 @@
+"""Pre-training and meta-training, one run or many."""

@@ -29,9 +29,6 @@ from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
 from e3bm.runs.training.optimisers import check_gradients
 
-# Pre-training: a backbone learns all meta-training classes at once; the best few-shot features are kept.
-
-
 LOG_EVERY = 10
 PREFETCH = 2
 ONE_CYCLE_RISE = 0.3  # share of the steps in which the learning rate rises

@@ -1,10 +1,10 @@
-"""The fitted classifier of features: any ways and shots, order, unknown examples, doubtful labels."""
+"""The fitted head: any ways and shots, order, unknown examples, doubtful labels."""
 
 import numpy as np
 import pytest
 
 from e3bm.errors import DataError, SettingsError
-from e3bm.fewshot.classifier import FitOptions, class_numbers, fit_classifier
+from e3bm.fewshot.fitted_head import FitOptions, fit_head
 from e3bm.fewshot.prior.file import load_prior
 
 
@@ -17,7 +17,7 @@ def clusters(ways, each, features=24, apart=1.5, seed=0):
 
 
 def fit(features, labels, **options):
-    return fit_classifier(load_prior(), features, labels, int(labels.max()) + 1, FitOptions(**options))
+    return fit_head(load_prior(), features, labels, int(labels.max()) + 1, FitOptions(**options))
 
 
 @pytest.mark.parametrize("ways", [2, 3, 10, 50])
@@ -118,7 +118,7 @@ def test_what_cannot_be_learned_from_is_refused():
         (spoilt, labels, 3, "finite"),
     ):
         with pytest.raises(DataError, match=sentence):
-            fit_classifier(load_prior(), wrong, numbers, ways, FitOptions())
+            fit_head(load_prior(), wrong, numbers, ways, FitOptions())
     with pytest.raises(SettingsError, match="recall"):
         FitOptions(recall=1.0)
 
@@ -127,9 +127,3 @@ def test_the_same_photo_in_two_classes_and_examples_that_are_all_the_same_still_
     same = np.ones((4, 5))
     found = fit(same, np.array([0, 0, 1, 1])).probabilities(same)
     np.testing.assert_allclose(found, 0.5, atol=1e-6)
-
-
-def test_names_are_numbered_in_order():
-    classes, numbers = class_numbers(["b", "a", "b"])
-    assert classes == ("a", "b")
-    assert numbers.tolist() == [1, 0, 1]

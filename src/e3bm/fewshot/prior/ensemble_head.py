@@ -1,18 +1,17 @@
-"""A prior adapted to one support set: the collapsed head that predicts, and the epochs it was summed from."""
+"""A prior adapted to one support set: the ensemble as one linear head, and the epochs it was summed from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from e3bm.core.adapt import adapt_and_keep
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import DivergenceError
+from e3bm.fewshot.prior.canonical import canonical
 from e3bm.fewshot.prior.learner import PrincipalMethod
-from e3bm.fewshot.support_set import SupportSet
 from e3bm.methods.heads.collapsed import unit
 
 # Beyond it a fit works in single precision: 200 classes of 1,000 examples then need 1 GB, not 2.
@@ -20,8 +19,11 @@ DOUBLE_UP_TO = 20_000_000
 
 
 @dataclass(frozen=True)
-class AdaptedHead:
-    """Everything prediction needs: one matrix product an example, whatever the number of epochs was."""
+class EnsembleHead:
+    """Everything prediction needs: one matrix product an example, whatever the number of epochs was.
+
+    Its tensors are copies in the canonical form, so that equal heads predict the same to the last bit.
+    """
 
     centre: Float[Tensor, " D"]
     factor: Float[Tensor, ""]
@@ -36,6 +38,13 @@ class AdaptedHead:
     losses: Float[Tensor, " M"]
     facts: Float[Tensor, " F"]
 
+    def __post_init__(self) -> None:
+        dtype = self.centre.dtype
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                object.__setattr__(self, field.name, canonical(value, dtype))
+
     @property
     def ways(self) -> int:
         return len(self.bias)
@@ -46,7 +55,7 @@ class AdaptedHead:
 
     def space(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         """Features in the support space."""
-        features = features.to(self.centre.dtype)
+        features = canonical(features, self.centre.dtype)
         return ((unit(features) if self.unit_length else features) - self.centre) * self.factor
 
     def scores(self, placed: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
@@ -54,7 +63,7 @@ class AdaptedHead:
         return torch.addmm(self.bias, placed, self.weight.mT)
 
     def epoch_scores(self, placed: Float[Tensor, "N D"]) -> Float[Tensor, "M N W"]:
-        """Every single learner's scores."""
+        """The scores of every epoch alone."""
         flat = placed @ self.epoch_weight.flatten(0, 1).mT
         return flat.view(len(placed), *self.epoch_bias.shape).transpose(0, 1) + self.epoch_bias.unsqueeze(1)
 
@@ -65,29 +74,29 @@ class AdaptedHead:
 
 
 def working_precision(features: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-    """Features in the precision that a fit of their number works in."""
-    return features.double() if features.numel() <= DOUBLE_UP_TO else features.float()
+    """A canonical copy of features in the precision that a fit of their number works in."""
+    return canonical(features, torch.double if features.numel() <= DOUBLE_UP_TO else torch.float)
 
 
 @torch.no_grad()
-def adapt_to(
+def fit_ensemble_head(
     learner: MetaLearner, features: Float[Tensor, "S D"], labels: Int64[Tensor, " S"], ways: int, *, unit_length: bool
-) -> AdaptedHead:
-    """Run the epochs on one support set and fold them into one head; features and learner are of one precision."""
+) -> EnsembleHead:
+    """Run a prior's epochs on one support set and sum them to one head; features and learner have one precision."""
     method = learner.method
     assert isinstance(method, PrincipalMethod)
     support = features.unsqueeze(0)
     batch = TaskBatch(support, labels.unsqueeze(0), support[:, :1], None, ways)
     head, space = method.open(batch, unit_length=unit_length)
     axes = head.principal.axes
-    # The scores of the origin are a learner's bias, those of the unit vectors its weights beside it.
+    # A learner's score of the origin is its bias; its scores of the unit vectors are its weights plus the bias.
     head.query = torch.cat([axes.new_zeros(1, axes.shape[-1]), torch.eye(axes.shape[-1]).to(axes)]).unsqueeze(0)
     trace, ensemble = adapt_and_keep(head, learner.hyperprior, learner.epochs, every_epoch=True)
     assert trace.epoch_scores is not None
     folded, singles = head.collapse(ensemble), trace.epoch_scores[0]
     if not bool(torch.isfinite(folded.weight).all()):
         raise DivergenceError("The fit did not stay finite; the features may be of extreme size: scale them first.")
-    return AdaptedHead(
+    return EnsembleHead(
         centre=space.centre.view(-1),
         factor=space.factor.view(()),
         unit_length=unit_length,
@@ -101,47 +110,3 @@ def adapt_to(
         losses=trace.losses[0],
         facts=head.facts[0],
     )
-
-
-# Which labelled photos a prediction rests on.
-#
-# The collapsed head is a sum of the support features, so a score is a sum of one part per labelled photo: its
-# coefficient times how alike it is to the new one. The parts and a constant of the class add up to the score exactly.
-
-
-@dataclass(frozen=True)
-class Influence:
-    """How much one labelled photo spoke for the predicted class, or against it."""
-
-    name: str
-    label: str
-    number: int
-    """The photo's place among those of its class, from 0."""
-    amount: float
-    """Its part of the predicted class's score, compared with the mean of all classes."""
-
-
-def support_coefficients(head: AdaptedHead, support: Float[Tensor, "S D"]) -> Float[Tensor, "W S"]:
-    """The head's weights as sums of support features; of all such sums the one with the smallest coefficients."""
-    placed = head.space(support)
-    inverse: Tensor = torch.linalg.pinv(placed)
-    return head.weight @ inverse
-
-
-def influences(
-    head: AdaptedHead, temperature: float, support: SupportSet, features: Float32[np.ndarray, " D"]
-) -> tuple[Influence, ...]:
-    """One part per labelled photo, the largest first; with a constant they sum to the calibrated score."""
-    examples = torch.from_numpy(support.features)
-    query = head.space(torch.from_numpy(features).unsqueeze(0))
-    best = int(head.scores(query).argmax())
-    coefficients = support_coefficients(head, examples)
-    against_mean = coefficients[best] - coefficients.mean(0)
-    amounts = (against_mean * (head.space(examples) @ query[0]) / temperature).tolist()
-    places = [
-        (label, number, name) for label, shots in support.shots.items() for number, name in enumerate(shots.names)
-    ]
-    found = [
-        Influence(name, label, number, amount) for (label, number, name), amount in zip(places, amounts, strict=True)
-    ]
-    return tuple(sorted(found, key=lambda one: -abs(one.amount)))

@@ -12,53 +12,56 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from e3bm.errors import E3BMError
 
 LOG = logging.getLogger("e3bm.serving")
-COME_BACK = 2
-PHRASES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
+RETRY_AFTER = 2
+SENTENCES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
 
 
-class Refusal(HTTPException):
-    """A request that is not served; an HTTPException, because the framework lets those through while it reads."""
+class RequestError(HTTPException):
+    """A request that is not served, with a status and a sentence for the client.
+
+    It is an HTTPException because the framework lets those through while it reads a request.
+    """
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, sentence, dict(headers or {}))
 
 
-def busy(sentence: str = "The server is busy; try again in a moment.") -> Refusal:
-    """Come back later."""
-    return Refusal(503, sentence, {"Retry-After": str(COME_BACK)})
+def busy_error(sentence: str = "The server is busy; try again in a moment.") -> RequestError:
+    """An error that asks the client to come back later."""
+    return RequestError(503, sentence, {"Retry-After": str(RETRY_AFTER)})
 
 
-def refusal_response(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_response(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The body that every error has."""
     # What a client sent may be quoted, and need not be text that can be written.
-    told = sentence.encode("utf-8", "replace").decode()
-    return JSONResponse({"error": told}, status, headers=dict(headers or {}))
+    text = sentence.encode("utf-8", "replace").decode()
+    return JSONResponse({"error": text}, status, headers=dict(headers or {}))
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Every way in which a request can fail, as a sentence."""
+def add_error_handlers(app: FastAPI) -> None:
+    """Turn every way in which a request can fail into a sentence."""
 
-    async def refused(request: Request, error: Exception) -> JSONResponse:
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        sentence = error.detail if isinstance(error, Refusal) else PHRASES.get(error.status_code, "")
-        return refusal_response(error.status_code, sentence or f"{error.detail}".rstrip(".") + ".", error.headers)
+        sentence = error.detail if isinstance(error, RequestError) else SENTENCES.get(error.status_code, "")
+        return error_response(error.status_code, sentence or _as_sentence(error.detail), error.headers)
 
     async def wrong_input(request: Request, error: Exception) -> JSONResponse:
-        return refusal_response(422, sentence_of(str(error)))
+        return error_response(422, _as_sentence(str(error)))
 
     async def wrong_shape(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path")) or "The body"
-        return refusal_response(422, f"{place}: {first['msg'].rstrip('.')}.")
+        return error_response(422, f"{place}: {first['msg'].rstrip('.')}.")
 
-    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(E3BMError, wrong_input)
     app.add_exception_handler(RequestValidationError, wrong_shape)
 
 
-class NoTraces:
-    """A defect of ours is logged and answered as any other error, inside of what adds headers and counts."""
+class DefectsAsErrors:
+    """Middleware that logs a defect of ours and answers it like any other error, with all headers and counted."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -66,21 +69,21 @@ class NoTraces:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
-        async def send_and_see(message: Message) -> None:
+        async def note_begin(message: Message) -> None:
             nonlocal begun
             begun = begun or message["type"] == "http.response.start"
             await send(message)
 
         try:
-            await self.app(scope, receive, send_and_see)
+            await self.app(scope, receive, note_begin)
         except Exception:
             LOG.exception("a request failed")
             if begun or scope["type"] != "http":
                 raise
-            response = refusal_response(500, "This is a defect of e3bm; the server's log says where.")
+            response = error_response(500, "This is a defect of e3bm; the server's log says where.")
             await response(scope, receive, send)
 
 
-def sentence_of(words: str) -> str:
+def _as_sentence(words: str) -> str:
     """On one line, with a full stop."""
     return " ".join(words.split()).rstrip(".") + "."

@@ -1,0 +1,135 @@
+"""FittedModel: everything a fit on photos leaves, with class names in place of class numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from e3bm.errors import DataError
+from e3bm.fewshot.fitted_head import FittedHead
+from e3bm.fewshot.prediction import Prediction, prediction_records
+from e3bm.fewshot.prior.ensemble_head import EnsembleHead
+from e3bm.fewshot.prior.file import FewShotPrior
+from e3bm.fewshot.support_set import Shots, SupportSet, feature_table
+
+
+@dataclass(frozen=True)
+class SuspiciousPhoto:
+    """A labelled photo that the others contradict."""
+
+    name: str
+    label: str
+    looks_like: str
+    odds: float
+    """How many times likelier the other class is."""
+
+
+@dataclass(frozen=True)
+class Influence:
+    """How much one labelled photo counted for the predicted class, or against it."""
+
+    name: str
+    label: str
+    number: int
+    """The photo's place among those of its class, from 0."""
+    amount: float
+    """Its part of the predicted class's score, compared with the mean of all classes."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """All that a fit leaves: replaced as a whole, so that a prediction on another thread sees one fit or the other."""
+
+    classes: tuple[str, ...]
+    head: FittedHead
+    support: SupportSet | None
+    """The labelled features; None where they were dropped."""
+    prior_digest: str
+    own_prior: bool
+    """Whether the prior is not the one that came with the package."""
+    notes: tuple[str, ...] = ()
+
+    def predict(self, features: Float[np.ndarray, "N D"], coverage: float | None = None) -> list[Prediction]:
+        """What is said of features; ``coverage`` asks for prediction sets too."""
+        rows = feature_table(features, self.head.ensemble.feature_size)
+        # Row by row: in a product of matrices the last bits of a row depend on how many rows there are.
+        return [
+            found
+            for row in rows[:, None]
+            for found in prediction_records(self.classes, self.head.predict(row, coverage))
+        ]
+
+    def predict_together(self, features: Float[np.ndarray, "N D"], prior: FewShotPrior) -> list[Prediction]:
+        """What is said of features that are used together: each prediction depends on the other rows."""
+        rows = feature_table(features, self.head.ensemble.feature_size)
+        return prediction_records(self.classes, self.head.predict_together(rows, prior))
+
+    def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
+        """Doubtful labels by name, the most doubtful first."""
+        found = []
+        for one in self.head.suspicions:
+            label = self.classes[one.label]
+            first = sum(self.head.counts[: one.label])
+            name = f"{label} #{one.position - first + 1}" if self.support is None else self.support.names[one.position]
+            found.append(SuspiciousPhoto(name, label, self.classes[one.looks_like], one.odds))
+        return tuple(found)
+
+    def influences(self, features: Float[np.ndarray, " D"]) -> tuple[Influence, ...]:
+        """How much each labelled photo counts for the class predicted for one row of features, the largest first.
+
+        The head is a sum of support features, so a score is a sum of one part per labelled photo: its coefficient
+        times how alike it is to the new one. The parts and a constant of the class add up to the calibrated score.
+        """
+        support, ensemble = self._kept_support("say which photos mattered"), self.head.ensemble
+        row = feature_table(np.asarray(features)[None], ensemble.feature_size)
+        examples, query = torch.from_numpy(support.features), ensemble.space(torch.from_numpy(row))
+        best = int(ensemble.scores(query).argmax())
+        coefficients = _support_coefficients(ensemble, examples)
+        against_mean = coefficients[best] - coefficients.mean(0)
+        amounts = (against_mean * (ensemble.space(examples) @ query[0]) / self.head.temperature).tolist()
+        photos = [
+            (name, label, number) for label, shots in support.shots.items() for number, name in enumerate(shots.names)
+        ]
+        found = [Influence(*photo, amount) for photo, amount in zip(photos, amounts, strict=True)]
+        return tuple(sorted(found, key=lambda one: -abs(one.amount)))
+
+    def changeable_shots(self, prior: FewShotPrior) -> Mapping[str, Shots]:
+        """The labelled features by class, for a fit with other classes; DataError where there can be no such fit."""
+        support = self._kept_support("change its classes")
+        if self.own_prior and prior.digest != self.prior_digest:
+            raise DataError(
+                "This model was made with a prior of its own; to change its classes load it with that: "
+                "FewShotClassifier.load(path, prior=FILE)."
+            )
+        return support.shots
+
+    def shots_without(self, name: str, prior: FewShotPrior) -> Mapping[str, Shots]:
+        """The same, where ``name`` is to become a new class."""
+        shots = self.changeable_shots(prior)
+        if name in shots:
+            raise DataError(f"There is a class '{name}' already; add_shots adds photos to it.")
+        return shots
+
+    def shots_with(self, name: str, prior: FewShotPrior) -> Mapping[str, Shots]:
+        """The same, where ``name`` is a class that is to be changed."""
+        shots = self.changeable_shots(prior)
+        if name not in shots:
+            raise DataError(f"There is no class '{name}'; there are {', '.join(self.classes)}.")
+        return shots
+
+    def _kept_support(self, purpose: str) -> SupportSet:
+        if self.support is None:
+            raise DataError(
+                "This model was saved without the features of its labelled photos, "
+                f"so it cannot {purpose}; fit it again from the photos."
+            )
+        return self.support
+
+
+def _support_coefficients(head: EnsembleHead, support: Float[Tensor, "S D"]) -> Float[Tensor, "W S"]:
+    """The head's weights as sums of support features; of all such sums the one with the smallest coefficients."""
+    inverse: Tensor = torch.linalg.pinv(head.space(support))
+    return head.weight @ inverse

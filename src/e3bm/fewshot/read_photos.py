@@ -1,0 +1,100 @@
+"""Photos to labelled features: folders, archives, mappings or lists with labels to the shots of each class."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from e3bm.data.read.photos import Photo, as_photos, photo_name, photos_by_class, photos_in
+from e3bm.errors import DataError
+from e3bm.fewshot.extractor import FeatureExtractor
+from e3bm.fewshot.support_set import Shots, check_class_name, numbered_names
+from e3bm.progress import Progress, Silent, stage
+
+Source = str | Path | Mapping[str, Photo | Iterable[Photo]] | Iterable[Photo]
+
+
+@dataclass(frozen=True)
+class ReadShots:
+    """Features by class, and a sentence for every photo that could not be read."""
+
+    shots: dict[str, Shots]
+    skipped: tuple[str, ...]
+
+
+@contextmanager
+def open_photos(source: Source, labels: Sequence[object] | None) -> Iterator[dict[str, list[Photo]]]:
+    """The photos of every class, from any form of source; an archive stays open inside of the block."""
+    if isinstance(source, str | Path):
+        if labels is not None:
+            raise DataError("Labels go with a list of photos; in a folder the subfolders are the classes.")
+        with photos_by_class(Path(source)) as found:
+            yield {name: list(photos) for name, photos in found.items()}
+    elif isinstance(source, Mapping):
+        if labels is not None:
+            raise DataError("Labels go with a list of photos; in a mapping the keys are the classes.")
+        yield {_class_name(name): list_photos(photos) for name, photos in source.items()}
+    elif labels is None:
+        raise DataError("A list of photos needs as many labels: fit(photos, labels).")
+    else:
+        yield _labelled(as_photos(source)[0], labels)
+
+
+def list_photos(photos: Photo | Iterable[Photo]) -> list[Photo]:
+    """A list of photos; a folder stands for all photos in it."""
+    if isinstance(photos, str | Path) and Path(photos).is_dir():
+        return list(photos_in(Path(photos)))
+    return as_photos(photos)[0]
+
+
+def read_shots(
+    photos: Mapping[str, Sequence[Photo]],
+    extractor: FeatureExtractor,
+    *,
+    skip_unreadable: bool = False,
+    progress: Progress | None = None,
+) -> ReadShots:
+    """The features of all photos; those that cannot be read are named together."""
+    for name, some in photos.items():
+        check_class_name(name)
+        if not some:
+            raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
+    progress, done = progress or Silent(), 0
+    shots, failures = {}, []
+    with stage(progress, "features", sum(map(len, photos.values()))):
+        for name, some in photos.items():
+            names = [
+                photo_name(photo, other) for photo, other in zip(some, numbered_names(name, len(some)), strict=True)
+            ]
+            rows, kept = [], []
+            for photo, row in zip(names, extractor.features_or_errors(some, names), strict=True):
+                done += 1
+                progress.advance(done)
+                if isinstance(row, DataError):
+                    failures.append(str(row))
+                else:
+                    rows.append(row)
+                    kept.append(photo)
+            if rows:
+                shots[name] = Shots(np.stack(rows), tuple(kept))
+            elif skip_unreadable:
+                raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
+    if failures and not skip_unreadable:
+        more = f" {len(failures) - 1} more cannot be used either." if len(failures) > 1 else ""
+        raise DataError(f"{failures[0]} Remove or replace it.{more}")
+    return ReadShots(shots, tuple(failures))
+
+
+def _labelled(photos: list[Photo], labels: Sequence[object]) -> dict[str, list[Photo]]:
+    if len(photos) != len(labels):
+        raise DataError(f"Every photo needs a label; found {len(photos)} photos and {len(labels)} labels.")
+    found: dict[str, list[Photo]] = {}
+    for photo, label in zip(photos, labels, strict=True):
+        found.setdefault(_class_name(label), []).append(photo)
+    return found
+
+
+def _class_name(label: object) -> str:
+    return label if isinstance(label, str) else str(label)
