@@ -45,6 +45,10 @@ CASES = {
     "sib": ("sib", SGD),
     "sib+e3bm": ("sib+e3bm", {"hyperprior__setting": "transductive", **SGD}),
     "sib+e3bm by adam": ("sib+e3bm", {}),
+    "ctm": ("ctm", SGD),
+    "tadam": ("tadam", {"episode__shots": (1, 2), **SGD}),
+    "robust": ("robust", SGD),
+    "robust of one task": ("robust", {"optimiser__tasks": 1, **SGD}),
 }
 # A shift before batch statistics has no gradient but rounding noise, which Adam divides by 1e-8.
 LOOSER = {"mtl-scaled by adam": 1e-9, "sib+e3bm by adam": 1e-7}

@@ -15,6 +15,7 @@ from e3bm.methods.base import (
 )
 from e3bm.methods.bayesian_maml import BayesianMaml
 from e3bm.methods.can import Can, CanT
+from e3bm.methods.ctm import Ctm
 from e3bm.methods.egnn import Egnn
 from e3bm.methods.heads.collapsed import CollapsedHead
 from e3bm.methods.laplacian_shot import LaplacianShot
@@ -31,8 +32,10 @@ from e3bm.methods.mtl import Mtl
 from e3bm.methods.nearest_mean import NearestMean
 from e3bm.methods.proto_nets import ProtoNets
 from e3bm.methods.pt_map import PtMap
+from e3bm.methods.robust_ensemble import RobustEnsemble
 from e3bm.methods.sib import Sib
 from e3bm.methods.soft_k_means import SoftKMeans
+from e3bm.methods.tadam import Tadam
 from e3bm.methods.tim import Tim
 
 __all__ = [
@@ -42,6 +45,7 @@ __all__ = [
     "Can",
     "CanT",
     "CollapsedHead",
+    "Ctm",
     "DirectMethod",
     "Egnn",
     "Encoder",
@@ -67,7 +71,9 @@ __all__ = [
     "ReadyFeatures",
     "ReadyMaps",
     "RidgeRegression",
+    "RobustEnsemble",
     "Sib",
     "SoftKMeans",
+    "Tadam",
     "Tim",
 ]
