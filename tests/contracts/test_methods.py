@@ -16,16 +16,49 @@ from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
 from e3bm.core.learner import DirectLearner, InnerLoopMethod, MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Learned
 from e3bm.errors import SettingsError
-from e3bm.methods import METHODS, Maml, Mtl, NearestMean, ReadyFeatures, Sib
+from e3bm.methods import (
+    METHODS,
+    Can,
+    CanT,
+    Egnn,
+    LaplacianShot,
+    LogisticRegression,
+    Maml,
+    MapRounds,
+    MatchingNets,
+    MatchingNetsFce,
+    MetaOptNet,
+    MetaOptNetDescent,
+    Mtl,
+    NearestMean,
+    ProtoNets,
+    PtMap,
+    ReadyFeatures,
+    ReadyMaps,
+    RidgeRegression,
+    Sib,
+    SoftKMeans,
+    Tim,
+)
 from e3bm.runs.settings import BackboneSettings, MachineSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings, MethodSettings, read_settings
 
 FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
 SIZE = 16
+MAPS = (5, 2, 3)
+POSITIONS = MAPS[1] * MAPS[2]
 EXAMPLES = {
+    "can_t": (lambda: CanT(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), 0.7, MAPS),
+    "egnn": (lambda: Egnn(ReadyFeatures(FEATURES), layers=EPOCHS, hidden=4, embedding=5), 0.7, (FEATURES,)),
     "maml": (lambda: Maml(build("conv4", image_size=SIZE, width=0.25), ways=WAYS), 0.01, (3, SIZE, SIZE)),
     "mtl": (lambda: Mtl(ReadyFeatures(FEATURES), ways=WAYS), 0.1, (FEATURES,)),
     "sib": (lambda: Sib(ReadyFeatures(FEATURES), ways=WAYS), 0.01, (FEATURES,)),
+    "matching_nets_fce": (lambda: MatchingNetsFce(ReadyFeatures(FEATURES)), 1.0, (FEATURES,)),
+    "meta_opt_net_descent": (lambda: MetaOptNetDescent(ReadyFeatures(FEATURES), penalty=2.0), 0.1, (FEATURES,)),
+    "soft_k_means": (lambda: SoftKMeans(ReadyFeatures(FEATURES)), 0.5, (FEATURES,)),
+    "map_rounds": (lambda: MapRounds(ReadyFeatures(FEATURES)), 0.2, (FEATURES,)),
+    "pt_map": (lambda: PtMap(ReadyFeatures(FEATURES)), 0.2, (FEATURES,)),
+    "tim": (lambda: Tim(ReadyFeatures(FEATURES)), 0.5, (FEATURES,)),
 }
 RATES = {
     "constant": Constant,
@@ -42,7 +75,16 @@ WEIGHTS = {
 }
 
 
-DIRECT = {"nearest_mean": (lambda: NearestMean(ReadyFeatures(FEATURES)), (FEATURES,))}
+DIRECT = {
+    "can": (lambda: Can(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), MAPS),
+    "nearest_mean": (lambda: NearestMean(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "proto_nets": (lambda: ProtoNets(ReadyFeatures(FEATURES), learned_scale=True), (FEATURES,)),
+    "matching_nets": (lambda: MatchingNets(ReadyFeatures(FEATURES), learned_scale=True), (FEATURES,)),
+    "meta_opt_net": (lambda: MetaOptNet(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "ridge_regression": (lambda: RidgeRegression(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "logistic_regression": (lambda: LogisticRegression(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "laplacian_shot": (lambda: LaplacianShot(ReadyFeatures(FEATURES)), (FEATURES,)),
+}
 
 
 def test_every_method_is_here():
@@ -160,6 +202,9 @@ def test_it_learns_with_every_pair_of_schedules(name, rate, weight):
     trace = model(tasks)
     assert trace.scores.shape == (2, QUERIES, WAYS)
     assert trace.rates.shape == trace.weights.shape == trace.losses.shape == (2, EPOCHS)
+    if not list(model.parameters()):
+        assert not trace.scores.requires_grad  # a method without parameters, and nothing of its schedules is trained
+        return
     meta_loss(trace.scores, tasks.query_labels).backward()
     for label, parameter in model.named_parameters():
         assert parameter.grad is None or torch.isfinite(parameter.grad).all(), label

@@ -20,8 +20,7 @@ from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import DirectLearner, MetaLearner, meta_loss
 from e3bm.data.source import registered_name, registered_sources
 from e3bm.errors import SettingsError
-from e3bm.methods import NearestMean, ReadyFeatures
-from e3bm.methods.attention import AttentionHead
+from e3bm.methods import MatchingNets, NearestMean, ReadyFeatures
 from e3bm.paper.presets import Preset
 from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import build_backbone, build_learner
@@ -176,7 +175,7 @@ def preset_cost(
     works: dict[str, Work] = {"encode": encoding(backbone, images)}
     works |= {
         "prototypes": at_test(DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size))), features),
-        "attention": at_test(DirectLearner(AttentionHead(ReadyFeatures(backbone.feature_size))), features),
+        "attention": at_test(DirectLearner(MatchingNets(ReadyFeatures(backbone.feature_size))), features),
     }
     if with_psi.backbone.adapt == "scale_shift":
         works["begin"] = beginning(learners["plain"], batch)

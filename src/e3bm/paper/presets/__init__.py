@@ -20,6 +20,7 @@ from e3bm.paper.presets.configurations import (
     hyperprior_settings,
     method_settings,
 )
+from e3bm.paper.presets.feature_systems import system_presets
 from e3bm.paper.presets.published import omniglot_presets, paper_presets, paper_variants
 from e3bm.paper.presets.small import small_presets, small_variants
 
@@ -27,7 +28,7 @@ from e3bm.paper.presets.small import small_presets, small_variants
 def presets() -> dict[str, Preset]:
     """All presets by name."""
     paper, small = list(paper_presets()), list(small_presets())
-    found = [*paper, *small, *paper_variants(paper), *small_variants(small), *omniglot_presets()]
+    found = [*paper, *small, *paper_variants(paper), *small_variants(small), *system_presets(), *omniglot_presets()]
     return {preset.name: preset for preset in found}
 
 

@@ -16,6 +16,7 @@ from e3bm.paper.presets.configurations import (
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
+FC100 = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
@@ -41,11 +42,19 @@ SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
 
 def small_presets() -> Iterator[Preset]:
     """Every method, number of shots and kind of hyperprior; MTL and SIB share one pre-trained backbone."""
-    data = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
-    pretrain = read_settings(
+    pretrain = resnet12_pretrain()
+    for method in ("maml", "mtl", "sib"):
+        for shots in (1, 5):
+            for kind in KINDS:
+                yield _preset(method, shots, kind, FC100, pretrain)
+
+
+def resnet12_pretrain() -> PretrainSettings:
+    """The half-width ResNet-12 that small rows share."""
+    return read_settings(
         PretrainSettings,
         {
-            "data": {**data, "augment": True},
+            "data": {**FC100, "augment": True},
             "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
             "epochs": 16,
             "rate": 0.15,
@@ -53,10 +62,6 @@ def small_presets() -> Iterator[Preset]:
             "schedule": "one_cycle",
         },
     )
-    for method in ("maml", "mtl", "sib"):
-        for shots in (1, 5):
-            for kind in KINDS:
-                yield _preset(method, shots, kind, data, pretrain)
 
 
 def small_variants(rows: list[Preset]) -> Iterator[Preset]:
