@@ -37,7 +37,7 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """A short name for exactly these settings."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(self.model_dump(mode="json"))
 
     def but(self, **changes: Any) -> Self:
         """A validated copy with some fields changed; nested fields as ``group__field``."""
@@ -97,6 +97,11 @@ class MethodSettings(Settings):
             raise ValueError(f"{cls.title} has no option '{foreign[0]}'; it has {', '.join(own) if own else 'none'}")
         return values
 
+    @property
+    def label(self) -> str:
+        """What tables call it with these options: its title, unless an option is part of the name."""
+        return self.title
+
     def learning_rates(self) -> dict[str, float]:
         """Learning rates of the kinds of parameters that only this method has."""
         return {}
@@ -113,6 +118,11 @@ class InnerLoopSettings(MethodSettings):
     """alpha' of every epoch before training."""
     order: Literal["first", "second"] = "second"
     """Whether meta-gradients run through the inner gradients."""
+
+
+def digest_of(values: dict[str, Any]) -> str:
+    """A short name for exactly these plain values, whatever their order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:

@@ -49,6 +49,10 @@ CASES = {
     "sib": ("sib", SGD),
     "sib+e3bm": ("sib+e3bm", {"hyperprior__setting": "transductive", **SGD}),
     "sib+e3bm by adam": ("sib+e3bm", {}),
+    "ctm": ("ctm", SGD),
+    "tadam": ("tadam", {"episode__shots": (1, 2), **SGD}),
+    "robust": ("robust", SGD),
+    "robust of one task": ("robust", {"optimiser__tasks": 1, **SGD}),
 }
 # A shift before batch statistics has no gradient but rounding noise, which Adam divides by 1e-8.
 LOOSER = {"mtl-scaled by adam": 1e-9, "sib+e3bm by adam": 1e-7}
@@ -62,7 +66,7 @@ def run_cases(folder, place):
         run_train(settings(folder, method, **FEW, **changes), place / name)
     rows = run_test([place / name for name in CASES], TestSettings(episodes=7, batch=2))
     if os.environ.get("RANK", "0") == "0":
-        (place / "rows.json").write_text(json.dumps(rows))
+        (place / "rows.json").write_text(json.dumps([row.as_json() for row in rows]))
     run_pretrain(pretrain_settings(folder, machine__precision="float64"), place / "pretrain")
 
 

@@ -7,8 +7,10 @@ from e3bm.core.hyperprior import FcGenerator, LstmGenerator
 from e3bm.errors import SettingsError
 from e3bm.methods import Parts, ReadyFeatures
 from e3bm.paper.presets import KINDS, PAPER_PSI_RATE, find_preset, hyperprior_settings, method_settings, presets
-from e3bm.runs.assembly import build_generator, build_hyperprior
-from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
+from e3bm.paper.presets.configurations import kind_of
+from e3bm.runs.assembly import build_backbone, build_generator, build_hyperprior, build_learner
+from e3bm.runs.settings import HyperpriorSettings, PretrainSettings, TestSettings, TrainSettings
+from e3bm.runs.training.optimisers import build_optimiser
 
 ALL = presets()
 METHODS = ("mtl", "mtl-cosine", "sib", "maml")
@@ -25,11 +27,12 @@ def test_presets_hold_together(name):
         assert PretrainSettings.model_validate_json(preset.pretrain.model_dump_json()) == preset.pretrain
         assert preset.pretrain.backbone.name == preset.train.backbone.name
         assert preset.pretrain.backbone.width == preset.train.backbone.width
-        assert preset.pretrain.backbone.levelled == preset.train.backbone.levelled
+        assert preset.pretrain.backbone.whitened == preset.train.backbone.whitened
         assert preset.pretrain.data.dataset == preset.train.data.dataset
         assert preset.pretrain.data.augment
     scratch = preset.train.method.needs.takes == "images" and "-pretrained-" not in name
     from_scratch = scratch and not name.startswith("small-mamlpp")
+    from_scratch |= name.startswith(("paper-tadam-", "paper-robust-", "small-robust-"))
     assert (preset.pretrain is None) == from_scratch
     assert preset.train.validation.split == "val"
 
@@ -37,6 +40,9 @@ def test_presets_hold_together(name):
 @pytest.mark.parametrize("name", [name for name in ALL if ALL[name].train.hyperprior.frozen_from is None])
 def test_the_hyperprior_of_every_preset_can_be_built(name):
     train = ALL[name].train
+    if train.inner is None:
+        assert train.hyperprior == HyperpriorSettings()  # a method without epochs has none
+        return
     parts = Parts(ReadyFeatures(32), None, 32, 4 if train.method.name == "maml" else 1)
     build_hyperprior(train.method, train.hyperprior, parts)
 
@@ -87,7 +93,7 @@ def test_plain_is_the_method_alone(configuration, method):
 
 def test_paper_presets_train_psi_as_published():
     for name, preset in ALL.items():
-        if name.startswith("paper-"):
+        if name.startswith("paper-") and preset.train.inner:
             optimiser = preset.train.optimiser
             rates = (optimiser.psi_rate, optimiser.psi_weight, optimiser.base_rate, optimiser.base_weight)
             assert rates == (PAPER_PSI_RATE,) * 4 == (1e-6,) * 4
@@ -102,7 +108,8 @@ def test_published_outer_loops():
     cosine = parts("paper-mtl-resnet12-miniimagenet-1shot-plain")
     assert (cosine.kind, cosine.theta, cosine.encoder, cosine.weight_decay) == ("sgd", 5e-4, 5e-4, 5e-4)
     sib = parts("paper-sib-wrn28_10-miniimagenet-1shot-plain")
-    assert (sib.kind, sib.steps, sib.tasks, sib.theta, sib.gradient_net) == ("sgd", 50_000, 1, 1e-3, 1e-3)
+    assert (sib.kind, sib.steps, sib.tasks, sib.theta) == ("sgd", 50_000, 1, 1e-3)
+    assert find_preset("paper-sib-wrn28_10-miniimagenet-1shot-plain").train.method.gradient_net_rate == 1e-3
     assert (sib.weight_decay, sib.schedule, sib.clip) == (5e-4, "constant", None)
     maml = parts("paper-maml-conv4-miniimagenet-1shot-plain")
     assert (maml.kind, maml.steps, maml.tasks, maml.theta) == ("adam", 60_000, 4, 1e-3)
@@ -144,6 +151,45 @@ def test_recipes_of_leo_and_maml_plus_plus():
     assert method.lowest_outer_rate is None
 
 
+def test_published_recipes_of_tadam_ctm_and_robust_ensembles():
+    tadam = ALL["paper-tadam-resnet12-miniimagenet-5shot"].train
+    assert (tadam.optimiser.kind, tadam.optimiser.theta, tadam.optimiser.clip_each) == ("sgd", 0.1, 1.0)
+    assert (tadam.optimiser.milestones, tadam.optimiser.step_factor) == ((15_000, 17_500, 20_000), 0.1)
+    assert ALL["paper-tadam-resnet12-fc100-5shot"].train.optimiser.milestones == (5000, 7500)
+    scales = [
+        ALL[f"paper-tadam-resnet12-{data}-{shots}shot"].train.method.scale
+        for data in ("miniimagenet", "fc100")
+        for shots in (1, 5)
+    ]
+    assert scales == [1.0, 7.5, 2.0, 5.0]
+    ctm = ALL["paper-ctm-resnet18-tieredimagenet-1shot"].train
+    assert (ctm.optimiser.clip, ctm.optimiser.weight_decay, ctm.optimiser.theta) == (0.5, 5e-4, 1e-3)
+    assert [each / ctm.optimiser.steps for each in ctm.optimiser.milestones] == pytest.approx([55 / 110, 75 / 110])
+    robust = ALL["paper-robust-wrn28_10-miniimagenet-1shot"]
+    assert (robust.train.method.networks, robust.train.method.relation, robust.train.title) == (
+        20,
+        "robust",
+        "Robust20-dist",
+    )
+    episode = robust.train.episode
+    assert episode.ways * (episode.shots + episode.queries) * robust.train.optimiser.tasks == 16
+    assert robust.train == ALL["paper-robust-wrn28_10-miniimagenet-5shot"].train
+    assert ALL["small-robust-fc100-1shot"].train.title == "Robust3-dist"
+
+
+@pytest.mark.parametrize("system", ["tadam", "ctm", "robust"])
+@pytest.mark.parametrize("shots", [1, 5])
+def test_systems_without_an_inner_loop_can_be_looked_up_and_built(system, shots):
+    preset = find_preset(f"small-{system}-fc100-{shots}shot")
+    assert (preset.test.ways, preset.test.shots) == (5, shots)
+    assert kind_of(preset) is None
+    size = preset.train.data.image_size or 32
+    train = preset.train.but(backbone__pretrained=None)
+    learner = build_learner(train, build_backbone(train.backbone, 3, size), classes=60, image_size=size)
+    build_optimiser(learner, train.optimiser, train.method.learning_rates())
+    assert learner.epochs is None
+
+
 def test_published_tests_and_statistics():
     maml = ALL["paper-maml-conv4-miniimagenet-5shot-plain"]
     assert (maml.test.episodes, maml.test.queries, maml.train.backbone.batchnorm) == (600, 5, "batch")
@@ -179,6 +225,55 @@ def test_generators_have_the_stated_numbers_of_parameters(configuration, kind, e
     assert isinstance(generator, FcGenerator | LstmGenerator)
     assert sum(parameter.numel() for parameter in generator.parameters()) == expected
     assert all(isinstance(parameter, torch.nn.Parameter) for parameter in generator.parameters())
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "proto_nets", "matching_nets", "matching_nets_fce-plain", "matching_nets_fce-lstm-inductive", "meta_opt_net",
+        "meta_opt_net-ridge", "meta_opt_net_descent-plain", "meta_opt_net_descent-lstm-inductive",
+        "soft_k_means-lstm-transductive", "map_rounds-lstm-transductive", "pt_map-lstm-transductive",
+        "tim-lstm-transductive",
+    ],
+)  # fmt: skip
+def test_systems_on_features(name, shots):
+    """Named by method and shots; tested with these shots, whatever they were trained with; something is trained."""
+    method, _, kind = name.partition("-")
+    ridge = kind == "ridge"
+    stem = f"small-{method}{'-ridge' if ridge else ''}-fc100-{shots}shot"
+    preset = ALL[stem + (f"-{kind}" if kind and not ridge else "")]
+    assert preset.train.method.name == method
+    assert (preset.test.shots or preset.train.episode.shots) == shots
+    train = preset.train.but(backbone__pretrained="weights.safetensors")
+    learner = build_learner(train, build_backbone(train.backbone.but(pretrained=None), 3, 32))
+    assert build_optimiser(learner, train.optimiser, train.method.learning_rates()).param_groups
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("can", ""),
+        ("can_t", "-plain"),
+        ("can_t", "-lstm-transductive"),
+        ("egnn", "-plain"),
+        ("egnn", "-lstm-transductive"),
+        ("egnn-inductive", "-plain"),
+        ("egnn-inductive", "-lstm-inductive"),
+    ],
+)
+def test_systems_on_maps_and_graphs(name, kind, shots):
+    """Named by method, shots and hyperprior; the model can be built, for maps of 4x4 positions."""
+    preset = ALL[f"small-{name}-fc100-{shots}shot{kind}"]
+    assert preset.train.episode.shots == shots
+    assert preset.train.method.transductive == ("inductive" not in name and name != "can")
+    train = preset.train.but(backbone__pretrained="weights.safetensors")
+    learner = build_learner(
+        train, build_backbone(train.backbone.but(pretrained=None), 3, 32), classes=60, image_size=32
+    )
+    if name.startswith("can"):
+        assert (learner.method.channels, learner.method.positions, learner.method.classes) == (320, 16, 60)
 
 
 def test_unknown_names_are_told_what_there_is():

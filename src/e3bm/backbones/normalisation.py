@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from e3bm.errors import DataError, SettingsError
 
 BatchNormMode = Literal["standard", "batch", "running"]
+
+
+@runtime_checkable
+class SetsStatisticsAside(Protocol):
+    """A layer whose running statistics move only when it is told to: in a backbone, or in a method's head."""
+
+    num_features: int
+
+    def take(self) -> Float[Tensor, "calls 2 C"]:
+        """The mean and unbiased variance of each call since the last time, in order."""
+        ...
+
+    def commit(self, calls: Float[Tensor, "calls 2 C"]) -> None:
+        """Move the running statistics by each call in turn."""
+        ...
 
 
 class TaskBatchNorm2d(nn.BatchNorm2d):
@@ -62,6 +77,14 @@ class TaskBatchNorm2d(nn.BatchNorm2d):
         self.pending.append(call)
         return output
 
+    def take(self) -> Float[Tensor, "calls 2 C"]:
+        """What was set aside since the last time."""
+        assert self.running_mean is not None
+        empty = self.running_mean.new_empty(0, 2, self.num_features)
+        taken = torch.stack(self.pending) if self.pending else empty
+        self.pending.clear()
+        return taken
+
     def commit(self, calls: Float[Tensor, "calls 2 C"]) -> None:
         """Move the running statistics by each call in turn, as ``nn.BatchNorm2d`` would have done."""
         mean, variance, seen = self.running_mean, self.running_var, self.num_batches_tracked
@@ -109,18 +132,12 @@ def pop_statistics(module: nn.Module) -> list[Float[Tensor, "_ 2 _"]]:
     Popped after every ``encode``, the calls are tasks: processes that hold consecutive tasks concatenate theirs along
     the first axis and all commit the same.
     """
-    popped = []
-    for layer in task_batchnorms(module):
-        assert layer.running_mean is not None
-        empty = layer.running_mean.new_empty(0, 2, layer.num_features)
-        popped.append(torch.stack(layer.pending) if layer.pending else empty)
-        layer.pending.clear()
-    return popped
+    return [layer.take() for layer in _with_statistics(module)]
 
 
 def commit_statistics(module: nn.Module, gathered: Sequence[Float[Tensor, "_ 2 _"]]) -> None:
     """Apply popped (and, across processes, gathered) statistics to the running ones, call by call."""
-    layers = task_batchnorms(module)
+    layers = _with_statistics(module)
     if len(layers) != len(gathered):
         raise SettingsError(
             f"The network has {len(layers)} BatchNorm layers but statistics for {len(gathered)} were given; "
@@ -133,6 +150,10 @@ def commit_statistics(module: nn.Module, gathered: Sequence[Float[Tensor, "_ 2 _
                 f"{tuple(calls.shape)}; expected (calls, 2, {layer.num_features})."
             )
         layer.commit(calls)
+
+
+def _with_statistics(module: nn.Module) -> list[SetsStatisticsAside]:
+    return [layer for layer in module.modules() if isinstance(layer, SetsStatisticsAside)]
 
 
 def convert_batchnorm(module: nn.Module) -> nn.Module:

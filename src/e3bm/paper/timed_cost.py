@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +19,7 @@ from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import DirectLearner, MetaLearner, meta_loss
 from e3bm.data.source import registered_name, registered_sources
 from e3bm.errors import SettingsError
-from e3bm.methods import NearestMean, ReadyFeatures
-from e3bm.methods.attention import AttentionHead
+from e3bm.methods import MatchingNets, NearestMean, ReadyFeatures
 from e3bm.paper.presets import Preset
 from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import build_backbone, build_learner
@@ -159,9 +157,11 @@ class TimedCost:
 
 def preset_cost(
     preset: Preset, *, repeats: int = 5, training: bool = True, progress: Progress | None = None
-) -> list[dict[str, Any]]:
+) -> list[TimedCost]:
     """The method alone, with E3BM, and with the prototype and attention heads on the same backbone; one task each."""
     progress = progress or Silent()
+    if preset.train.inner is None:
+        raise SettingsError(f"{preset.train.title} has no inner epochs, so E3BM adds nothing that could be timed.")
     with_psi = preset.train.but(backbone__pretrained=UNTRAINED)
     torch.set_num_threads(with_psi.machine.threads)
     arms = {"plain": with_psi.but(hyperprior=HyperpriorSettings())}
@@ -176,7 +176,7 @@ def preset_cost(
     works: dict[str, Work] = {"encode": encoding(backbone, images)}
     works |= {
         "prototypes": at_test(DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size))), features),
-        "attention": at_test(DirectLearner(AttentionHead(ReadyFeatures(backbone.feature_size))), features),
+        "attention": at_test(DirectLearner(MatchingNets(ReadyFeatures(backbone.feature_size))), features),
     }
     if with_psi.backbone.adapt == "scale_shift":
         works["begin"] = beginning(learners["plain"], batch)
@@ -188,13 +188,12 @@ def preset_cost(
         works |= {f"train {name}": training_step(learner, batch) for name, learner in learners.items()}
     times = _taking_turns(works, repeats, progress)
     memory = {name: kept_bytes(learner, batch) for name, learner in learners.items()} if training else {}
-    return [vars(row) for row in _rows(preset, arms, learners, backbone, times, memory)]
+    return _rows(preset, arms, learners, backbone, times, memory)
 
 
 def _with_inner_loop(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
     learner = build_learner(settings, backbone)
-    if not isinstance(learner, MetaLearner):
-        raise SettingsError(f"{settings.method.title} has no inner epochs, so E3BM adds nothing that could be timed.")
+    assert isinstance(learner, MetaLearner)
     return learner
 
 

@@ -1,1 +1,1 @@
-"""Heads trained by gradient descent in Gram form: nothing of feature size is touched inside the loop."""
+"""Heads that methods share: trained by gradient descent in Gram form, solved in their dual, or moved in rounds."""

@@ -16,6 +16,7 @@ from e3bm.paper.presets.configurations import (
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
+FC100 = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
@@ -41,11 +42,19 @@ SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
 
 def small_presets() -> Iterator[Preset]:
     """Every method, number of shots and kind of hyperprior; MTL and SIB share one pre-trained backbone."""
-    data = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
-    pretrain = read_settings(
+    pretrain = resnet12_pretrain()
+    for method in ("maml", "mtl", "sib"):
+        for shots in (1, 5):
+            for kind in KINDS:
+                yield _preset(method, shots, kind, FC100, pretrain)
+
+
+def resnet12_pretrain() -> PretrainSettings:
+    """The half-width ResNet-12 that small rows share."""
+    return read_settings(
         PretrainSettings,
         {
-            "data": {**data, "augment": True},
+            "data": {**FC100, "augment": True},
             "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
             "epochs": 16,
             "rate": 0.15,
@@ -53,10 +62,6 @@ def small_presets() -> Iterator[Preset]:
             "schedule": "one_cycle",
         },
     )
-    for method in ("maml", "mtl", "sib"):
-        for shots in (1, 5):
-            for kind in KINDS:
-                yield _preset(method, shots, kind, data, pretrain)
 
 
 def small_variants(rows: list[Preset]) -> Iterator[Preset]:
@@ -66,7 +71,7 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
         method = preset.train.method.name
         if method == "mtl":
             yield _scaled(preset)
-        yield _pretrained_maml(preset) if method == "maml" else _levelled(preset)
+        yield _pretrained_maml(preset) if method == "maml" else _whitened(preset)
         yield from ablation_arms(preset)
 
 
@@ -102,10 +107,11 @@ def _scaled(preset: Preset) -> Preset:
     return replace(preset, name=name, about=about, train=preset.train.but(**changes))
 
 
-def _levelled(preset: Preset) -> Preset:
-    train = preset.train.but(backbone__levelled=True)
-    pretrain = preset.pretrain and preset.pretrain.but(backbone__levelled=True)
-    name, about = preset.name.replace("-fc100-", "-levelled-fc100-"), f"{preset.about}, features levelled"
+def _whitened(preset: Preset) -> Preset:
+    train = preset.train.but(backbone__whitened=True)
+    pretrain = preset.pretrain and preset.pretrain.but(backbone__whitened=True)
+    name = preset.name.replace("-fc100-", "-whitened-fc100-")
+    about = f"{preset.about}, features centred and partially whitened"
     return replace(preset, name=name, about=about, train=train, pretrain=pretrain)
 
 
@@ -113,10 +119,11 @@ def _pretrained_maml(preset: Preset) -> Preset:
     tuned = PRETRAINED_MAML_RATES[5 if preset.train.episode.shots == 5 else 1]
     train = preset.train.but(method__rate=tuned, **PRETRAINED_MAML)
     name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
-    return replace(preset, name=name, about=about, train=train, pretrain=_conv4_pretrain())
+    return replace(preset, name=name, about=about, train=train, pretrain=conv4_pretrain())
 
 
-def _conv4_pretrain() -> PretrainSettings:
+def conv4_pretrain() -> PretrainSettings:
+    """The 4CONV that small presets with a pre-trained one share."""
     return read_settings(
         PretrainSettings,
         {

@@ -88,9 +88,9 @@ def meta_step(
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
     figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
+    learner.method.at(progress)  # in processes without tasks too: it may say what is trained
     if batch is not None:
         batch = engine.place(batch)
-        learner.method.at(progress)
         trace = learner(batch)
         loss = learner.training_loss(trace, batch, progress)
         (held / count * loss).backward()

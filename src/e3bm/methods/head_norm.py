@@ -1,0 +1,97 @@
+"""BatchNorm inside a head: each task's own statistics in training, running averages in tests.
+
+The statistics of a task are set aside in training; whatever trains the model collects and applies them in task order,
+so that tasks never mix and the result does not depend on which process held which task.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from e3bm.errors import DataError
+
+EPS, MOMENTUM = 1e-5, 0.1
+
+
+class HeadNorm(nn.Module):
+    """Normalises rows of T tasks; a row may count several times, or not at all where it is padding."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.num_features = features
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.register_buffer("running_mean", torch.zeros(features))
+        self.register_buffer("running_var", torch.ones(features))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+        self.pending: list[Float[Tensor, "2 H"]] = []
+
+    def forward(
+        self, values: Float[Tensor, "T N H"], counts: Float[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N H"]:
+        """``counts`` says how often each row enters its task's statistics; without it every row enters once."""
+        if not self.training:
+            scale, shift = self.line()
+            return torch.addcmul(shift, values, scale)
+        if counts is None:
+            counts = values.new_ones(values.shape[:2])
+        total = counts.sum(1).view(-1, 1, 1)
+        if not bool((total > 1).all()):
+            raise DataError(
+                f"Batch statistics need two or more examples a task, found {total.flatten().tolist()}; "
+                "use larger episodes, or eval(), which normalises by running averages."
+            )
+        share = counts.unsqueeze(1) / total
+        mean = share @ values
+        centred = values - mean
+        variance = share @ centred.square()
+        unbiased = variance * (total / (total - 1))
+        self.pending.extend(torch.cat([mean, unbiased], 1).detach().unbind(0))
+        return torch.addcmul(self.bias, centred, self.weight * (variance + EPS).rsqrt())
+
+    def line(self) -> tuple[Float[Tensor, " H"], Float[Tensor, " H"]]:
+        """By running averages the layer is scale * x + shift."""
+        # Copies, because averages that move before the backward pass must not change what the graph has saved.
+        scale = self.weight * (self.running_var.clone() + EPS).rsqrt()
+        return scale, self.bias - self.running_mean.clone() * scale
+
+    def take(self) -> Float[Tensor, "calls 2 H"]:
+        """Mean and unbiased variance of each task of each call since the last time."""
+        taken = torch.stack(self.pending) if self.pending else self.running_mean.new_empty(0, 2, self.num_features)
+        self.pending.clear()
+        return taken
+
+    @torch.no_grad()
+    def commit(self, calls: Float[Tensor, "calls 2 H"]) -> None:
+        """Move the running averages by each of them in turn."""
+        running = torch.stack([self.running_mean, self.running_var])
+        for call in calls.to(running):
+            self.num_batches_tracked.add_(1)
+            running = MOMENTUM * call + (1 - MOMENTUM) * running
+        self.running_mean.copy_(running[0])
+        self.running_var.copy_(running[1])
+
+
+class NormedLinear(nn.Module):
+    """A linear layer and its HeadNorm; by running averages the two are one matrix product."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        self.norm = HeadNorm(outputs)
+
+    def forward(
+        self, values: Float[Tensor, "T N I"], counts: Float[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T N O"]:
+        if self.training:
+            normalised: Tensor = self.norm(self.linear(values), counts)
+            return normalised
+        scale, shift = self.norm.line()
+        if self.linear.bias is not None:
+            shift = torch.addcmul(shift, self.linear.bias, scale)
+        return functional.linear(values, self.linear.weight * scale.unsqueeze(1), shift)

@@ -1,0 +1,69 @@
+"""MAP without balance: rounds of soft assignment on features that were centred on their task.
+
+The rounds of PT+MAP (Hu, Gripon, Pateux, ICANN 2021) with a softmax in place of its balanced transport, so that nothing
+is assumed of how many queries a class has. Usual: 20 epochs at rate 0.2, a vote for the last.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor
+
+from e3bm.core.episode import TaskBatch
+from e3bm.errors import SettingsError
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts
+from e3bm.methods.heads.collapsed import unit
+from e3bm.methods.heads.prototype_rounds import PrototypeRounds
+
+
+class MapRoundsSettings(InnerLoopSettings):
+    """MAP without balance: rounds of soft assignment on features centred on their task."""
+
+    title = "MAP"
+    transductive = True
+
+    name: Literal["map_rounds"] = "map_rounds"
+    epochs: int = Field(default=20, ge=1, le=1000)
+    """Rounds; 20 as published."""
+    rate: float = Field(default=0.2, gt=0)
+    """How far prototypes go in a round before training; 0.2 as published."""
+    order: Literal["second"] = "second"
+    """Rounds are not gradients: the outer loop always sees all of them."""
+    scale: float = Field(default=10.0, gt=0)
+    """Factor on the squared distances."""
+
+
+@METHODS.register("map_rounds")
+class MapRounds(InnerLoopMethod):
+    """Unit features minus the mean of the task's support and queries; shares are softmax(-c |q - p|^2), c = 10."""
+
+    settings = MapRoundsSettings
+    scale: Tensor
+
+    def __init__(self, encoder: Encoder, *, scale: float = 10.0) -> None:
+        super().__init__()
+        if not scale > 0:
+            raise SettingsError(f"The scale of MAP's distances must be positive, found {scale}.")
+        self.encoder = encoder
+        self.register_buffer("scale", torch.tensor(float(scale)))
+
+    @classmethod
+    def from_settings(cls, settings: MapRoundsSettings, parts: Parts) -> "MapRounds":
+        return cls(parts.encoder, scale=settings.scale)
+
+    def begin(self, batch: TaskBatch) -> PrototypeRounds:
+        support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
+        support, query = centred_on_task(unit(support), unit(query), batch.mask)
+        return PrototypeRounds(support, query, batch.support_labels, batch.mask, batch.ways, scale=self.scale)
+
+
+def centred_on_task(
+    support: Float[Tensor, "T S D"], query: Float[Tensor, "T Q D"], mask: Bool[Tensor, "T S"]
+) -> tuple[Float[Tensor, "T S D"], Float[Tensor, "T Q D"]]:
+    """Both minus the mean over all real examples of the task."""
+    real = mask.to(support.dtype).unsqueeze(-1)
+    total = (real * support).sum(1, keepdim=True) + query.sum(1, keepdim=True)
+    mean = total / (real.sum(1, keepdim=True) + query.shape[1])
+    return support - mean, query - mean

@@ -1,0 +1,113 @@
+"""Other systems of the paper's tables, and rivals on the same features: FC100 for two cores, as `small.py` has it.
+
+A method without parameters has no row by itself, for there is nothing to train: its row is its rounds with E3BM.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from e3bm.paper.presets.configurations import Kind, Preset, hyperprior_settings
+from e3bm.paper.presets.small import FC100, resnet12_pretrain
+from e3bm.runs.settings import TestSettings, TrainSettings
+from e3bm.settings import read_settings
+
+# The whole backbone is trained, gently: it has been trained before.
+FULL: dict[str, Any] = {
+    "backbone": {"adapt": "full", "batchnorm": "running"},
+    "optimiser": {"steps": 400, "tasks": 2, "theta": 1e-2, "encoder": 1e-4, "schedule": "cosine"},
+    "validation": {"every": 50, "episodes": 100},
+}
+FROZEN: dict[str, Any] = {
+    "backbone": {},
+    "optimiser": {"steps": 300, "tasks": 16, "schedule": "cosine"},
+    "validation": {"every": 25, "episodes": 500},
+}
+FEWER = {"steps": 300}
+SLOWLY = {"steps": 1000, "theta": 1e-4}
+MAPS = {"steps": 300, "theta": 1e-3, "schedule": "constant"}
+# EGNN trains with one query of a class, as published, and is tested with fifteen like everything else.
+GRAPH: dict[str, Any] = {"name": "egnn", "hidden": 48, "embedding": 64, "dropout": 0.1}
+GRAPHS = {"steps": 1000, "tasks": 20}
+
+
+@dataclass(frozen=True)
+class System:
+    """A method's row: its options, what is trained, and with which hyperpriors."""
+
+    word: str
+    """What the preset's name calls it."""
+    method: dict[str, Any]
+    training: dict[str, Any]
+    queries: int
+    kinds: tuple[Kind, ...] = ("plain",)
+    optimiser: dict[str, Any] | None = None
+    train_shots: int | None = None
+    """Shots in training where they are not those of the test."""
+
+
+SYSTEMS = (
+    System("proto_nets", {"name": "proto_nets", "divided": True, "learned_scale": True, "scale": 5.0}, FULL, 8),
+    System("matching_nets", {"name": "matching_nets", "learned_scale": True}, FULL, 8),
+    System(
+        "matching_nets_fce", {"name": "matching_nets_fce"}, FROZEN, 15, ("plain", "lstm-inductive"), optimiser=SLOWLY
+    ),
+    # One training serves any number of shots: more of them in training than at test, as published.
+    System("meta_opt_net", {"name": "meta_opt_net", "scale": 5.0}, FULL, 6, optimiser=FEWER, train_shots=5),
+    System(
+        "meta_opt_net-ridge",
+        {"name": "meta_opt_net", "learner": "ridge", "penalty": 100.0, "scale": 5.0},
+        FULL,
+        6,
+        optimiser=FEWER,
+        train_shots=5,
+    ),
+    System(
+        "meta_opt_net_descent",
+        {"name": "meta_opt_net_descent", "penalty": 100.0, "scale": 5.0},
+        FROZEN,
+        15,
+        ("plain", "lstm-inductive"),
+    ),
+    System(
+        "soft_k_means",
+        {"name": "soft_k_means", "unit_length": True, "scale": 10.0, "epochs": 5},
+        FROZEN,
+        15,
+        ("lstm-transductive",),
+    ),
+    System("map_rounds", {"name": "map_rounds"}, FROZEN, 15, ("lstm-transductive",)),
+    System("pt_map", {"name": "pt_map"}, FROZEN, 15, ("lstm-transductive",)),
+    System("tim", {"name": "tim", "epochs": 30}, FROZEN, 15, ("lstm-transductive",)),
+    System("can", {"name": "can"}, FULL, 6, optimiser=MAPS),
+    System("can_t", {"name": "can_t"}, FULL, 6, ("plain", "lstm-transductive"), optimiser=MAPS),
+    System("egnn", GRAPH, FROZEN, 1, ("plain", "lstm-transductive"), optimiser=GRAPHS),
+    System("egnn-inductive", {**GRAPH, "graph": "inductive"}, FROZEN, 1, ("plain", "lstm-inductive"), optimiser=GRAPHS),
+)
+
+
+def feature_system_presets() -> Iterator[Preset]:
+    """Every system with one and five shots; its hyperprior is part of the name where it has an inner loop."""
+    for system in SYSTEMS:
+        for shots in (1, 5):
+            for kind in system.kinds:
+                yield _preset(system, shots, kind)
+
+
+def _preset(system: System, shots: int, kind: Kind) -> Preset:
+    train = read_settings(
+        TrainSettings,
+        {
+            "data": FC100,
+            "episode": {"ways": 5, "shots": system.train_shots or shots, "queries": system.queries},
+            "backbone": {"name": "resnet12", "width": 0.5, **system.training["backbone"]},
+            "method": system.method,
+            "hyperprior": hyperprior_settings(system.word, "e3bm", kind).model_dump(),
+            "optimiser": {**system.training["optimiser"], **(system.optimiser or {})},
+            "validation": system.training["validation"],
+        },
+    )
+    name = f"small-{system.word}-fc100-{shots}shot" + ("" if system.kinds == ("plain",) else f"-{kind}")
+    about = f"{train.title} ({kind}) on FC100 at 32 px, {shots}-shot, for two cores"
+    test = TestSettings(episodes=3000, queries=15, shots=None if system.train_shots in (None, shots) else shots)
+    return Preset(name, about, train, resnet12_pretrain(), test)
