@@ -31,8 +31,7 @@ def test_presets_hold_together(name):
         assert preset.pretrain.data.dataset == preset.train.data.dataset
         assert preset.pretrain.data.augment
     scratch = preset.train.method.needs.takes == "images" and "-pretrained-" not in name
-    from_scratch = scratch and not name.startswith("small-mamlpp")
-    from_scratch |= name.startswith(("paper-tadam-", "paper-robust-", "small-robust-"))
+    from_scratch = scratch and not name.startswith(("small-mamlpp", "small-tadam"))
     assert (preset.pretrain is None) == from_scratch
     assert preset.train.validation.split == "val"
 
