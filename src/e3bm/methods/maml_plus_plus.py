@@ -67,10 +67,8 @@ class MamlPlusPlusSettings(InnerLoopSettings):
     @model_validator(mode="after")
     def _consistent(self) -> "MamlPlusPlusSettings":
         for name in ("multi_step_epochs", "first_order_epochs"):
-            if getattr(self, name) > self.training_epochs:
-                raise ValueError(
-                    f"{name} ({getattr(self, name)}) are parts of the {self.training_epochs} training_epochs"
-                )
+            if (found := getattr(self, name)) > self.training_epochs:
+                raise ValueError(f"{name} is {found} and cannot be more than training_epochs, {self.training_epochs}")
         if self.order == "first" and self.first_order_epochs:
             raise ValueError("with order first all gradients are constants; leave out first_order_epochs")
         if self.test_epochs not in (None, self.epochs) and (self.step_weights or self.step_rates):
