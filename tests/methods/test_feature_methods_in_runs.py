@@ -143,9 +143,9 @@ def test_a_small_run(small_data, tmp_path, name):
     assert losses
     assert all(math.isfinite(loss) for loss in losses)
     (row,) = run_test([run], TestSettings(episodes=4, queries=2, folder=small_data))
-    assert row["method"].startswith(METHODS[name].settings.title)
-    assert row["setting"] == ("transductive" if name in TRANSDUCTIVE else "inductive")
-    assert 0 <= row["accuracy"] <= 100
+    assert row.method.startswith(METHODS[name].settings.title)
+    assert row.setting == ("transductive" if name in TRANSDUCTIVE else "inductive")
+    assert 0 <= row.accuracy <= 100
 
 
 def test_nothing_to_train_is_one_sentence(small_data, tmp_path):
