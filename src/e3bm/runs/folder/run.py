@@ -254,7 +254,7 @@ def _read(path: Path, *, strict: bool) -> Run:
     trains = config.get("kind") != "pretrain"
     schedules = of_file("schedules.jsonl", [], list) if trains else []
     rows = of_file("results.json", [], list) if trains or (path / "results.json").exists() else []
-    return assemble(
+    run = assemble(
         path,
         config,
         lambda member: _trained(beside(path, member)),
@@ -267,6 +267,9 @@ def _read(path: Path, *, strict: bool) -> Run:
         answers=partial(read_answers, path),
         missing=missing,
     )
+    if isinstance(run.settings, TrainSettings) and run.settings.inner is None:  # nothing to schedule
+        return replace(run, missing=tuple(each for each in run.missing if each != "schedules.jsonl is missing"))
+    return run
 
 
 def beside(run: Path, named: Path) -> Path:
