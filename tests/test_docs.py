@@ -33,6 +33,26 @@ def test_every_name_in_paper_to_code_exists(name):
     assert resolve(name) is not None
 
 
+METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES, ids=lambda page: page.stem)
+def test_a_methods_page_knows_its_code_its_settings_and_its_presets(page):
+    from e3bm.methods import METHODS
+    from e3bm.paper.presets import find_preset
+
+    text, settings = page.read_text(), METHODS[page.stem].settings
+    assert text.startswith(f"# {settings.title}\n")
+    for name in re.findall(r"`(e3bm\.[A-Za-z0-9_.]+)`", text):
+        assert resolve(name) is not None
+    for option in settings.model_fields:
+        assert option == "name" or f"`{option}`" in text, option
+    commands = re.findall(r"--preset (\S+)", text)
+    assert commands
+    for preset in commands:
+        assert find_preset(preset).train.method.name == page.stem
+
+
 def test_the_page_covers_every_equation_and_algorithm():
     text = (ROOT / "docs" / "paper_to_code.md").read_text()
     for number in range(1, 15):
