@@ -10,7 +10,7 @@ from e3bm.runs.folder.run import Run, duration, finite
 from e3bm.runs.result import Result
 from e3bm.runs.system import baseline_of
 
-__all__ = ["METRIC_COLUMNS", "Cell", "Table", "details_table", "results_table", "runs_table"]
+__all__ = ["METRIC_COLUMNS", "Cell", "Table", "details_table", "plus_minus", "results_table", "runs_table"]
 
 # Metrics that are shown: the name in a result, and how many digits.
 METRIC_COLUMNS: dict[str, tuple[str, int]] = {"NLL": ("nll", 3)}
@@ -39,7 +39,7 @@ def results_table(results: Sequence[Result]) -> Table:
     columns: dict[str, Callable[[Result], Cell]] = {"Method": lambda result: Cell(result.method)}
     columns |= {name: _words(words) for name, words in shared.items() if name not in spoken}
     columns |= {
-        "Accuracy %": lambda result: _number(_plus_minus(result.accuracy, result.ci)),
+        "Accuracy %": lambda result: _number(plus_minus(result.accuracy, result.ci)),
         "Difference %": lambda result: _difference(result, results),
         **{name: _metric(*shown) for name, shown in METRIC_COLUMNS.items()},
         "ECE %": lambda result: _number(_decimal(result.ece, 2)),
@@ -107,7 +107,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
                 _number(str(run.setting("method.epochs", NONE)) if trains else NONE),
                 Cell(str(run.setting("method.order", NONE)) if trains else NONE),
                 Cell(f"{steps}{unit}" + (" (unfinished)" * unfinished), flag=unfinished),
-                _number(_plus_minus(best.get("accuracy"), best.get("ci"))),
+                _number(plus_minus(best.get("accuracy"), best.get("ci"))),
                 _number(str(run.setting("seed", NONE))),
                 Cell(_commit(run.environment.get("commit"))),
                 _number(duration(run.seconds)),  # an estimate: not every step is logged
@@ -163,7 +163,8 @@ def _decimal(value: Any, digits: int) -> str:
     return f"{value:.{digits}f}" if finite(value) else NONE
 
 
-def _plus_minus(value: Any, interval: Any) -> str:
+def plus_minus(value: Any, interval: Any) -> str:
+    """A number and its interval, with two digits."""
     return _decimal(value, 2) + (f" ± {interval:.2f}" if finite(value, interval) else "")
 
 

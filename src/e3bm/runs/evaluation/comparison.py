@@ -63,7 +63,7 @@ def together(members: Sequence[Measured], baseline: Sequence[Measured] = ()) -> 
     if len(members) == 1:
         return results[0].but(**_difference(members, baseline))
     values = {name: rule(name, [getattr(each, name) for each in results]) for name, rule in RULES.items()}
-    mean = _mean(members)
+    mean = mean_accuracy(members)
     # Without the single answers the seeds' own intervals stand, which are wider than that of their mean.
     own = fmean(each.accuracy for each in results), fmean(each.ci for each in results)
     accuracy, interval = own if mean is None else mean_and_interval(mean)
@@ -84,14 +84,14 @@ def _difference(members: Sequence[Measured], baseline: Sequence[Measured]) -> di
     """The paired difference over the seeds that both have, or else over all."""
     shared = {each.result.seed for each in members} & {each.result.seed for each in baseline}
     chosen = lambda side: [each for each in side if not shared or each.result.seed in shared]
-    ours, theirs = _mean(chosen(members)), _mean(chosen(baseline)) if baseline else None
+    ours, theirs = mean_accuracy(chosen(members)), mean_accuracy(chosen(baseline)) if baseline else None
     if ours is None or theirs is None:
         return {"paired_with": None, "paired_difference": None, "paired_ci": None}
     difference, interval = paired_difference(ours, theirs)
     return {"paired_with": baseline[0].result.method, "paired_difference": difference, "paired_ci": interval}
 
 
-def _mean(members: Sequence[Measured]) -> Float[Tensor, " N"] | None:
+def mean_accuracy(members: Sequence[Measured]) -> Float[Tensor, " N"] | None:
     """Accuracy of every episode, averaged over seeds; None where an answer was not kept."""
     known = [member.accuracy for member in members if member.accuracy is not None]
     return torch.stack(known).mean(0) if len(known) == len(members) else None

@@ -1,0 +1,61 @@
+"""`e3bm compare`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from e3bm.cli.console import parse, print_json
+
+STUDIES = "study"  # settings that were tried on validation classes: not methods of their own
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which tasks, and which runs."""
+
+    dataset: str = "fc100"
+    """Data set of the test tasks."""
+    shots: tuple[int, ...] = (1, 5)
+    """Labelled examples per class; one table each."""
+    ways: int = 5
+    """Classes in a task."""
+    split: str = "test"
+    """test or val."""
+    against: str = ""
+    """Part of the name of the method (and backbone) that differences are taken to; unset: the best one."""
+    ablations: bool = False
+    """Also ablations of alpha and v."""
+    results: Path = Path("results")
+    """Folder of kept results."""
+    runs: tuple[Path, ...] = ()
+    """Further run folders, or folders of them."""
+    markdown: bool = False
+    """Print Markdown."""
+    json: bool = False
+    """A list of results, best first."""
+
+
+def run(words: Sequence[str]) -> int:
+    about = "All methods that have runs on a data set in one table: the same episodes, sorted by accuracy, paired with"
+    about += " one of them; with calibration, parameters and cost."
+    options = parse(Options, words, "compare", about)
+    from e3bm.report.compare import Question, compare, comparison_table
+    from e3bm.runs.folder.run import find_run_folders, read_run
+    from e3bm.runs.kept.store import KeptResults
+
+    kept = KeptResults(options.results)
+    known = [run for name in kept.groups if name != STUDIES for run in kept.group(name).runs] if kept.exists else []
+    known += [read_run(path) for path in (find_run_folders(options.runs) if options.runs else [])]
+    found = [
+        compare(
+            known,
+            Question(options.dataset, shots, options.ways, options.split, options.against, options.ablations),
+        )
+        for shots in options.shots
+    ]
+    if options.json:
+        print_json([result.as_json() for results in found for result in results])
+        return 0
+    tables = [comparison_table(results) for results in found]
+    print("\n\n".join(table.markdown() if options.markdown else table.text() for table in tables))
+    return 0

@@ -1,0 +1,113 @@
+"""All methods that have runs on one data set, in one table: the same episodes, sorted, paired with one of them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from e3bm.errors import SettingsError
+from e3bm.report.result_words import data_words, task_words
+from e3bm.report.table_format import Cell, Table
+from e3bm.report.tables import DAGGER, STAR, plus_minus
+from e3bm.runs.evaluation.comparison import mean_accuracy
+from e3bm.runs.evaluation.metrics import paired_difference
+from e3bm.runs.folder.run import Run, duration
+from e3bm.runs.kept.entries import Entry, entries
+from e3bm.runs.result import ALONE, Result
+
+COLUMNS = (
+    "Method", "Backbone", "Accuracy %", "Difference %", "NLL", "ECE %", "Setting", "Parameters", "Training",
+    "ms a task", "Seeds",
+)  # fmt: skip
+TIMES = "Training: all seeds together; times were measured once, on machines that did other work too."
+WHOLE = ("none", ALONE, "alpha generated, v generated")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared: which data, which tasks, and with whom everybody is paired."""
+
+    dataset: str
+    shots: int
+    ways: int = 5
+    split: str = "test"
+    against: str = ""
+    """Part of the name of the method that differences are taken to; unset: the best one."""
+    ablations: bool = False
+    """Also runs whose alpha or v is neither the method's own nor generated."""
+
+
+def compare(runs: Sequence[Run], question: Question) -> list[Result]:
+    """One result a system, best first; each paired with the chosen one on the list of episodes that most have."""
+    fitting = [entry for entry in entries(runs) if _fits(entry.first, question)]
+    if not fitting:
+        raise SettingsError(
+            f"No run was tested on {question.dataset} {question.split}, {question.ways}-way {question.shots}-shot; "
+            "`e3bm results list` names those that are kept, and --runs adds others."
+        )
+    (protocol, _), *_ = Counter(entry.protocol for entry in fitting).most_common(1)
+    same = sorted(
+        (entry for entry in fitting if entry.protocol == protocol),
+        key=lambda entry: -entry.together().accuracy,
+    )
+    partner = _partner(same, question.against)
+    return [entry.together() if entry is partner else _paired(entry, partner) for entry in same]
+
+
+def _paired(entry: Entry, partner: Entry) -> Result:
+    """All seeds of one system against all seeds of the other, episode by episode."""
+    ours, theirs = mean_accuracy(entry.tested), mean_accuracy(partner.tested)
+    if ours is None or theirs is None:
+        return entry.together()
+    difference, interval = paired_difference(ours, theirs)
+    return entry.together().but(paired_with=partner.first.method, paired_difference=difference, paired_ci=interval)
+
+
+def _fits(result: Result, question: Question) -> bool:
+    asked = (question.dataset, question.split, question.ways, question.shots)
+    known = question.ablations or result.schedules in WHOLE
+    return (result.dataset, result.split, result.ways, result.shots) == asked and known
+
+
+def _partner(same: Sequence[Entry], against: str) -> Entry:
+    for entry in same:
+        if against.lower() in f"{entry.first.method} {entry.first.backbone}".lower():
+            return entry
+    names = sorted({entry.first.method for entry in same})
+    raise SettingsError(f"No method's name has '{against}' in it; there are {', '.join(names)}.")
+
+
+def comparison_table(results: Sequence[Result]) -> Table:
+    """The results as a table; what all share is said once, above."""
+    first = results[0]
+    task = task_words(first.ways, first.shots, first.queries)
+    partner = next(result for result in results if result.paired_with is None)
+    named = f"{partner.method} ({partner.backbone})"
+    caption = f"{data_words(first)}, {task}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
+    caption += f"differences to {named}"
+    notes = [
+        (STAR, any(result.excludes_zero for result in results)),
+        (DAGGER, any(result.transductive_batchnorm for result in results)),
+        (TIMES, True),
+    ]
+    return Table(COLUMNS, tuple(map(_cells, results)), caption, tuple(note for note, needed in notes if needed))
+
+
+def _cells(result: Result) -> tuple[Cell, ...]:
+    difference = "–"
+    if result.paired_difference is not None:
+        difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}" + " *" * result.excludes_zero
+    models = len(result.seeds) if result.seeds else 1
+    kind = "" if result.hyperprior == "none" else f" ({result.hyperprior})"
+    return (
+        Cell(f"{result.method}{kind}"),
+        Cell(result.backbone),
+        Cell(plus_minus(result.accuracy, result.ci), number=True),
+        Cell(difference, number=True),
+        Cell(f"{result.nll:.3f}", number=True),
+        Cell(f"{result.ece:.1f}", number=True),
+        Cell(result.setting + " †" * result.transductive_batchnorm),
+        Cell(f"{result.parameters:,}", number=True),
+        Cell(duration(result.train_seconds), number=True),
+        Cell(f"{1000 * result.seconds / models / result.episodes:.1f}", number=True),
+        Cell(str(models), number=True),
+    )

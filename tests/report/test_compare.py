@@ -1,0 +1,81 @@
+"""All methods in one table: sorted, on the same episodes, every difference recomputed from the answers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from e3bm.cli.main import main
+from e3bm.errors import SettingsError
+from e3bm.report.compare import COLUMNS, Question, compare, comparison_table
+from e3bm.runs.kept.store import KeptResults
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return KeptResults(RESULTS).runs("fc100")
+
+
+@pytest.fixture(scope="module")
+def found(runs):
+    return compare(runs, Question("fc100", 1, against="nearest class mean resnet12 x0.5 whitened"))
+
+
+def test_best_first_on_one_list_of_episodes(found):
+    accuracies = [result.accuracy for result in found]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert len({result.episodes_hash for result in found}) == 1
+    assert len({(result.method, result.backbone, result.hyperprior) for result in found}) >= 20
+
+
+def test_a_difference_is_that_of_all_seeds(found):
+    """Not of the seeds that both happen to have: the means of the table are what is subtracted."""
+    (partner,) = [result for result in found if result.paired_with is None]
+    assert (partner.method, partner.backbone) == ("nearest class mean", "resnet12 x0.5 whitened")
+    for result in found:
+        if result is not partner:
+            assert result.paired_difference == pytest.approx(result.accuracy - partner.accuracy, abs=1e-9)
+
+
+def test_its_interval_is_paired(runs, found):
+    best = found[0]
+    members = [run for run in runs if run.name in best.run.split(", ")]
+    (partner,) = [run for run in runs if run.name == "resnet12-half-whitened-s0"]
+
+    def right(run):
+        (result,) = [each for each in run.results if each.protocol == best.protocol]
+        return torch.tensor(run.answers(result), dtype=torch.double) / (best.ways * best.queries)
+
+    gap = 100 * (torch.stack([right(run) for run in members]).mean(0) - right(partner))
+    assert best.paired_ci == pytest.approx(float(1.96 * gap.std(correction=0) / len(gap) ** 0.5), rel=1e-9)
+
+
+def test_the_table_says_what_it_compares(found):
+    table = comparison_table(found)
+    assert table.columns == COLUMNS
+    text = table.text()
+    assert "differences to nearest class mean (resnet12 x0.5 whitened)" in text
+    assert "SIB+E3BM (fc transductive)" in text
+    assert len(table.rows) == len(found)
+
+
+def test_ablations_only_when_asked_for(runs):
+    assert len(compare(runs, Question("fc100", 1, ablations=True))) > len(compare(runs, Question("fc100", 1)))
+
+
+def test_what_is_not_there_is_said(runs):
+    with pytest.raises(SettingsError, match="No run was tested on fc100 test, 5-way 3-shot"):
+        compare(runs, Question("fc100", 3))
+    with pytest.raises(SettingsError, match="No method's name has 'prototipical' in it; there are MAML"):
+        compare(runs, Question("fc100", 1, against="prototipical"))
+
+
+def test_from_the_command_line(capsys):
+    assert main(["compare", "--dataset", "fc100", "--shots", "1", "5", "--results", str(RESULTS), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["shots"] for row in rows} == {1, 5}
+    assert main(["compare", "--shots", "5", "--results", str(RESULTS), "--markdown"]) == 0
+    assert capsys.readouterr().out.count("\n|") > 20
