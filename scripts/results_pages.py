@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from e3bm.paper.collect import Entry, baseline_of, collect_runs, entries
-from e3bm.paper.reproduce import Request, kept_entries, reproduce
-from e3bm.report.reproduction import _cells as reproduction_cells
+from e3bm.paper.printed import cells_of
+from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
+from e3bm.paper.side_by_side import Row
 from e3bm.report.table_format import Cell, Table
+from e3bm.runs.kept.entries import Entry, baseline_entry, entries
+from e3bm.runs.kept.store import KeptResults
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")
 MARK = re.compile(r"(<!-- (?P<name>[\w ./-]+) table -->\n).*?(<!-- /(?P=name) table -->)", re.S)
-Row = dict[str, Any]
-SHORT_FEATURES = ("none", "none levelled", "frozen levelled", "full_pretrained")
+SHORT_FEATURES = ("none", "none whitened", "frozen whitened", "full_pretrained")
 SHORT_KINDS = {"SIB+E3BM": ("fc-transductive", "lstm-transductive")}
 
 
@@ -32,16 +33,16 @@ def _table(name: str, old: str) -> str:
         "fc100": _short_table,
         "fc100 rows": _long_table,
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
-        "cross-domain": lambda: _cross_table(levelled=False),
-        "cross-domain levelled": lambda: _cross_table(levelled=True),
-        "levelling": _levelling_table,
+        "cross-domain": lambda: _cross_table(whitened=False),
+        "cross-domain whitened": lambda: _cross_table(whitened=True),
+        "whitening": _whitening_table,
         "omniglot": _omniglot_table,
     }
     if name in makers:
         return makers[name]()
     if name.startswith("study "):
-        found = entries(collect_runs(RESULTS / "study" / name.removeprefix("study ")))
-        return _entries_table(found, data=len({each.rows[0]["split"] for each in found}) > 1)
+        found = entries(KeptResults(RESULTS).runs(f"study/{name.removeprefix('study ')}"))
+        return _entries_table(found, data=len({each.first.split for each in found}) > 1)
     return "".join(old.splitlines(keepends=True)[1:-1])  # not ours to fill
 
 
@@ -53,12 +54,13 @@ def _short_table() -> str:
     """Paper and ours, 1- and 5-shot in one line: of every method the form that validation chose."""
     lines: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in [*_rows("S1"), *_rows("T1"), *_rows("T2")]:
-        if row["ours"] is None:
+        if row.ours is None:
             continue
-        kind = row["paper_hyperprior"] if "+" in row["method"] else ""
-        features = f"{row['adapted']}{' levelled' * row['our_backbone'].endswith('levelled')}"
-        if features in SHORT_FEATURES and kind in SHORT_KINDS.get(row["method"], ("", "lstm-inductive")):
-            lines.setdefault((row["method"], kind, row["our_backbone"]), {}).setdefault(row["shots"], row)
+        kind = (row.paper_hyperprior or "") if "+" in row.method else ""
+        backbone = row.ours.result.backbone
+        features = f"{row.ours.adapted}{' whitened' * backbone.endswith('whitened')}"
+        if features in SHORT_FEATURES and kind in SHORT_KINDS.get(row.method, ("", "lstm-inductive")):
+            lines.setdefault((row.method, kind, backbone), {}).setdefault(row.shots, row)
     return Table(
         (
             "Method",
@@ -85,22 +87,22 @@ def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...
     name = f"{method}{f', {backbone}' * method.startswith('nearest')}" + (
         f" ({kind.replace('lstm', 'LSTM').replace('fc', 'FC').replace('-', ', ')})" if kind else ""
     )
-    cells = [Cell(name + " †" * bool(next(iter(found.values())).get("transductive_batchnorm")))]
+    first = next(our for row in found.values() if (our := row.ours))
+    cells = [Cell(name + " †" * first.result.transductive_batchnorm)]
     for shots in (1, 5):
         row = found.get(shots)
-        if row is None:
+        if row is None or row.ours is None:
             cells += [Cell("–", number=True)] * 3
             continue
-        difference = row["paired_difference"]
-        sure = difference is not None and abs(difference) > row["paired_ci"]
+        ours = row.ours.result
+        difference = "–" if ours.paired_difference is None else f"{ours.paired_difference:+.2f} ± {ours.paired_ci:.2f}"
         cells += [
-            Cell(f"{row['paper']:.1f}" if row["paper"] else "–", number=True),
-            Cell(f"{row['ours']:.2f} ± {row['ci']:.2f}", number=True),
-            Cell("–" if difference is None else f"{difference:+.2f} ± {row['paired_ci']:.2f}", sure, number=True),
+            Cell(f"{row.paper:.1f}" if row.paper else "–", number=True),
+            Cell(f"{ours.accuracy:.2f} ± {ours.ci:.2f}", number=True),
+            Cell(difference, ours.excludes_zero, number=True),
         ]
-    first = next(iter(found.values()))
-    seeds = len(first["seeds"])
-    return (*cells, Cell(f"{seeds} seed{'s' * (seeds > 1)}, {first['budget']}"))
+    seeds = len(first.seeds)
+    return (*cells, Cell(f"{seeds} seed{'s' * (seeds > 1)}, {first.budget}"))
 
 
 def _long_table() -> str:
@@ -117,35 +119,31 @@ def _long_table() -> str:
         "Run",
     )
     places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12)
-    rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target) if row["ours"] is not None]
-    distinct = {(row["run"], row["shots"], row["backbone"]): row for row in reversed(rows)}
-    cells = [reproduction_cells(row) for row in reversed(distinct.values())]
+    rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target) if row.ours]
+    distinct = {(row.ours and row.ours.runs, row.shots, row.backbone): row for row in reversed(rows)}
+    cells = [cells_of(row) for row in reversed(distinct.values())]
     return Table(columns, tuple(tuple(each[place] for place in places) for each in cells)).markdown()
 
 
 def _ablation_entries() -> list[Entry]:
-    wanted = {row["run"] for row in _rows("F4")}
-    return [each for each in kept_entries(RESULTS) if ", ".join(str(run.path) for run in each.runs) in wanted]
+    wanted = {row.ours.runs for row in _rows("F4") if row.ours}
+    return [each for each in kept_entries(RESULTS) if tuple(str(run.path) for run in each.runs) in wanted]
 
 
-def _cross_table(*, levelled: bool) -> str:
-    runs = collect_runs(RESULTS, apart=("study",))
-    other = lambda row: row.get("trained_on", row["dataset"]) == "fc100" and row["dataset"] != "fc100"
-    found = [each for each in entries(runs) if other(each.rows[0])]
-    return _entries_table(
-        [each for each in found if each.rows[0]["backbone"].endswith("levelled") == levelled], data=True
-    )
+def _cross_table(*, whitened: bool) -> str:
+    found = [each for each in entries(tabled_runs(RESULTS)) if each.first.trained_on == "fc100" != each.first.dataset]
+    return _entries_table([each for each in found if each.first.backbone.endswith("whitened") == whitened], data=True)
 
 
 def _omniglot_table() -> str:
-    return _entries_table([each for each in kept_entries(RESULTS) if each.rows[0]["dataset"] == "omniglot"])
+    return _entries_table([each for each in kept_entries(RESULTS) if each.first.dataset == "omniglot"])
 
 
-def _levelling_table() -> str:
+def _whitening_table() -> str:
     """One line per view and power, both numbers of shots in it."""
     words = {None: "as they are", 0: "centred", -0.25: "centred, half whitened", -0.5: "centred, whitened"}
     lines: dict[tuple[str, float | None], list[Cell]] = {}
-    for row in json.loads((RESULTS / "study" / "levelling" / "rows.json").read_text()):
+    for row in json.loads((RESULTS / "study" / "whitening.json").read_text())["rows"]:
         sure = abs(row["paired_difference"]) > row["paired_ci"]
         name = words.get(row["power"], f"centred, variances to the power {1 + 2 * (row['power'] or 0):g}")
         cells = lines.setdefault((row["features"], row["power"]), [Cell(row["features"]), Cell(name)])
@@ -163,23 +161,22 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
     """One line per system: accuracy, difference to its own baseline, calibration, seeds."""
     columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %", "Seeds")
     lines = []
-    order = lambda entry: tuple(entry.rows[0][key] for key in ("dataset", "ways", "shots", "split"))
+    order = lambda entry: (entry.first.dataset, entry.first.ways, entry.first.shots, entry.first.split)
     for each in sorted(found, key=order):
-        numbers, first = each.numbers(), each.rows[0]
-        paired = each.paired(baseline_of(each, found))
-        difference, interval = paired["paired_difference"], paired["paired_ci"]
-        sure = difference is not None and abs(difference) > interval
-        mean = lambda key: sum(row[key] for row in each.rows) / len(each.rows)  # noqa: B023 - used at once
-        kind = f" ({first['hyperprior']})" if first["hyperprior"] != "none" and first["method"][-5:] == "+E3BM" else ""
+        result, first = each.together(baseline_entry(each, found)), each.first
+        difference = "–"
+        if result.paired_difference is not None:
+            difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}"
+        kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method[-5:] == "+E3BM" else ""
         lines.append(
             (
-                Cell(first["method"] + kind + " †" * bool(first.get("transductive_batchnorm"))),
-                *([Cell(f"{first['dataset']} {first['split']}")] if data else []),
-                Cell(f"{first['ways']}-way {first['shots']}-shot"),
-                Cell(f"{numbers['accuracy']:.2f} ± {numbers['ci']:.2f}", number=True),
-                Cell("–" if difference is None else f"{difference:+.2f} ± {interval:.2f}", sure, number=True),
-                Cell(f"{mean('nll'):.3f}", number=True),
-                Cell(f"{mean('ece'):.1f}", number=True),
+                Cell(first.method + kind + " †" * first.transductive_batchnorm),
+                *([Cell(f"{first.dataset} {first.split}")] if data else []),
+                Cell(f"{first.ways}-way {first.shots}-shot"),
+                Cell(f"{result.accuracy:.2f} ± {result.ci:.2f}", number=True),
+                Cell(difference, result.excludes_zero, number=True),
+                Cell(f"{result.nll:.3f}", number=True),
+                Cell(f"{result.ece:.1f}", number=True),
                 Cell(", ".join(map(str, each.seeds))),
             )
         )

@@ -1,10 +1,11 @@
 """Print as Markdown what `measure_classifier.py` found; --long prints every number of every classifier."""
 
 import argparse
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from classifier_measure import kept
 
 Row = dict[str, Any]
 OURS = "E3BMClassifier"
@@ -61,10 +62,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--long", action="store_true")
-    parser.add_argument("--results", type=Path, default=Path("results/classifier"))
+    parser.add_argument("--results", type=Path, default=Path("results/classifier/measured.json.xz"))
     options = parser.parse_args()
     for name in options.data:
-        rows = json.loads((options.results / name / "rows.json").read_text())
+        rows = kept.read(options.results)[name]["rows"]
         rows.sort(key=lambda row: row["shots"])
         sets = ", ".join(f"{each['shots']}: {each['episodes']}" for each in rows if each["method"] == OURS)
         print(f"{rows[0]['about']}; support sets by shots {sets}\n")

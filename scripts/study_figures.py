@@ -8,11 +8,13 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from e3bm.paper.collect import Entry, collect_runs
 from e3bm.report.drawing import INK, MUTED, SERIES, Drawing, draw
+from e3bm.runs.kept.entries import Entry
+from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDY = ROOT / "results" / "study"
+RESULTS = KeptResults(ROOT / "results")
 RATES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 SPEEDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 Arms = dict[str, Entry]
@@ -31,7 +33,7 @@ def _rates() -> Drawing:
         handles = []
         for place, words, colour in (
             ("mtl-tuning-5shot", "as they are", SERIES[0]),
-            ("mtl-levelled-tuning-5shot", "levelled", SERIES[1]),
+            ("mtl-whitened-tuning-5shot", "whitened", SERIES[1]),
         ):
             arms = _arms(place)
             best = max(_accuracy(arms[f"plain-rate-{rate:g}"]) for rate in RATES)
@@ -54,10 +56,10 @@ def _speeds() -> Drawing:
         handles = []
         for place, method, colour in (("mtl-choices-5shot", "MTL", SERIES[0]), ("sib-choices-5shot", "SIB", SERIES[1])):
             arms = _arms(place)
-            found = [arms[f"speed-{speed:g}"].paired(arms["plain"]) for speed in SPEEDS]
+            found = [arms[f"speed-{speed:g}"].together(arms["plain"]) for speed in SPEEDS]
             handles.append(_with_intervals(axes, SPEEDS, found, f"{method}+E3BM, v' starts equal", colour))
-            last = arms["paper"].paired(arms["plain"])
-            axes.errorbar([1e-6], [last["paired_difference"]], [last["paired_ci"]], color=colour, fmt="x", capsize=2)
+            last = arms["paper"].together(arms["plain"])
+            axes.errorbar([1e-6], [last.paired_difference], [last.paired_ci], color=colour, fmt="x", capsize=2)
             handles.append(Line2D([], [], color=colour, marker="x", linestyle="", label=f"{method}, Ψ as published"))
         axes.set(xscale="log", xlabel="learning rate of Ψ, α' and v'", ylabel="gain over the method (points)")
         _name_ticks(axes, SPEEDS)
@@ -110,7 +112,7 @@ def _over_training(name: str, place: str, chosen: dict[str, str], quantity: str,
         handles, arms = [], _arms(place)
         for (arm, label), colour in zip(chosen.items(), (INK, *SERIES), strict=False):
             curves = [
-                {line["step"]: line[quantity] for line in run.record.metrics if line["split"] == "val"}
+                {line["step"]: line[quantity] for line in run.metrics if line["split"] == "val"}
                 for run in arms[arm].runs
             ]
             for curve in curves:
@@ -126,17 +128,17 @@ def _over_training(name: str, place: str, chosen: dict[str, str], quantity: str,
 def _arms(place: str) -> Arms:
     """All seeds of every arm of a study, by the name of its folders."""
     found: dict[str, list] = {}
-    for run in collect_runs(STUDY / place):
+    for run in RESULTS.runs(f"study/{place}"):
         found.setdefault(run.path.name.rpartition("-s")[0], []).append(run)
-    return {name: Entry(tuple(runs), tuple(run.rows[0] for run in runs)) for name, runs in found.items()}
+    return {name: Entry(tuple(runs), tuple(run.results[0] for run in runs)) for name, runs in found.items()}
 
 
 def _accuracy(entry: Entry) -> float:
-    return float(entry.numbers()["accuracy"])
+    return entry.together().accuracy
 
 
-def _with_intervals(axes: Axes, x: Sequence[float], found: Sequence[dict], label: str, colour: str) -> Line2D:
-    heights, intervals = [each["paired_difference"] for each in found], [each["paired_ci"] for each in found]
+def _with_intervals(axes: Axes, x: Sequence[float], found: Sequence[Result], label: str, colour: str) -> Line2D:
+    heights, intervals = [each.paired_difference for each in found], [each.paired_ci for each in found]
     axes.errorbar(x, heights, intervals, color=colour, capsize=2, marker="o", markersize=3)
     return Line2D([], [], color=colour, marker="o", markersize=3, label=label)
 

@@ -1,103 +1,105 @@
 """What every kept run and every printed number must withstand: used on results/ itself and on made-up folders."""
 
+import json
+import lzma
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from e3bm.data.episodes.class_index import ClassIndex
-from e3bm.paper.collect import KeptRun, baseline_of, collect_runs, entries
 from e3bm.paper.tables import paper_rows
-from e3bm.runs.evaluation.metrics import mean_and_interval, paired_difference
-from e3bm.runs.evaluation.protocol import check_row
-from e3bm.runs.folder.files import read_json
-from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.run import Run
+from e3bm.runs.kept.entries import baseline_entry, entries, recomputed
+from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.result import Result
 
-FILES = ("config.json", "environment.json", "results.json", "answers.json", "log.txt")
+ROUNDING = 1e-6
 PAIR = re.compile(r"([+\-−]?\d+\.\d+)\s*(?:±|\+-|\+/-)\s*(\d+\.\d+)(?!\s*x)")
 NUMBER = re.compile(r"(?<![\d.])(\d+\.\d+)(?![\d.x])")
 
 
 def indexes(results: Path) -> dict[str, ClassIndex]:
     """Class indexes by the digest of their data."""
-    found = [ClassIndex.from_json(read_json(path)) for path in sorted((results / "data_sets").glob("*.json"))]
-    return {index.digest: index for index in found}
+    return {index.digest: index for index in map(ClassIndex.from_json, KeptResults(results).indexes())}
 
 
-def faults_of_run(run: KeptRun, known: dict[str, ClassIndex]) -> list[str]:
-    """Everything that is wrong with a kept run."""
-    faults = [f"{name} is missing" for name in FILES if not (run.path / name).is_file()]
-    folder = RunFolder(run.path)
-    if not str(run.record.environment.get("commit", "")).strip():
-        faults.append("environment.json states no commit")
-    if run.kind != "ensemble" and not list(folder.lines("metrics")):
-        faults.append("metrics.jsonl is empty")
-    if any(row["split"] == "test" for row in run.rows) and not list(folder.lines("test_log")):
-        faults.append("the test classes were used and test_log.jsonl does not say so")
-    for row in run.rows:
-        faults += faults_of_row(run, row, known)
+def faults_of_run(run: Run, among: Iterable[Run], known: dict[str, ClassIndex]) -> list[str]:
+    """Everything that is wrong with a kept run; ``among`` are those that it may be compared with."""
+    faults = []
+    if not str(run.environment.get("commit", "")).strip() or not run.environment.get("command"):
+        faults.append("no commit or no command is stated")
+    if run.kind != "ensemble" and not run.metrics:
+        faults.append("there are no metrics")
+    if run.trained and run.trained.inner and run.kind == "train" and not run.schedules:
+        faults.append("there are no schedules")
+    if any(result.split == "test" for result in run.results) and not run.test_log:
+        faults.append("the test classes were used and the log does not say so")
+    for result in run.results:
+        faults += faults_of_result(run, result, known)
+    return faults + recomputed(run) + pairing_faults(run, among)
+
+
+def faults_of_result(run: Run, result: Result, known: dict[str, ClassIndex]) -> list[str]:
+    """Settings that are not those of the result, and episodes that cannot be drawn again."""
+    faults = []
+    if result.settings_digest != run.settings_digest:
+        faults.append("the settings are not those of the result")
+    index = known.get(result.data_digest)
+    if index is None:
+        faults.append(f"there is no class index of {result.dataset} with digest {result.data_digest[:8]}")
+    elif index.hash_of(result) != result.episodes_hash:
+        faults.append("the episodes have another hash")
     return faults
 
 
-def faults_of_row(run: KeptRun, row: dict[str, Any], known: dict[str, ClassIndex]) -> list[str]:
-    """Everything that is wrong with a result."""
-    check_row(row)
+def pairing_faults(run: Run, among: Iterable[Run]) -> list[str]:
+    """Differences that results state, recomputed where the other run is kept beside this one."""
     faults = []
-    if row["settings_digest"] != RunFolder(run.path).settings_digest():
-        faults.append("the settings are not those of the result")
-    index = known.get(row["data_digest"])
-    if index is None:
-        faults.append(f"there is no class index of {row['dataset']} with digest {row['data_digest'][:8]}")
-    elif index.hash_of(row) != row["episodes_hash"]:
-        faults.append("the episodes have another hash")
-    values = run.accuracy(row)
-    if values is None:
-        return [*faults, "the answers were not kept"]
-    mean, interval = mean_and_interval(values)
-    if abs(mean - row["accuracy"]) > 1e-6 or abs(interval - row["ci"]) > 1e-6:
-        faults.append(f"the answers give {mean:.3f} +- {interval:.3f}, not {row['accuracy']:.3f} +- {row['ci']:.3f}")
-    return faults + _pairing_faults(run, row, values)
-
-
-def _pairing_faults(run: KeptRun, row: dict[str, Any], values: torch.Tensor) -> list[str]:
-    """The difference that a result states, recomputed where the other run is kept beside it."""
-    named = re.search(r"\((?P<run>[^()]+)\)$", row["paired_with"] or "")
-    beside = [] if named is None else collect_runs(run.path.parent / named["run"])
-    for other in beside:
-        for theirs in other.rows:
-            if all(theirs[key] == row[key] for key in ("dataset", "split", "episodes_hash")):
-                answers = other.accuracy(theirs)
-                difference, interval = (0.0, 0.0) if answers is None else paired_difference(values, answers)
-                if max(abs(difference - row["paired_difference"]), abs(interval - row["paired_ci"])) > 1e-6:
-                    return [f"the difference to {named['run'] if named else '?'} is {difference:.3f} +- {interval:.3f}"]
-    return []
+    for result in run.results:
+        named = re.search(r"\((?P<run>[^()]+)\)$", result.paired_with or "")
+        others = [each for each in among if named and each.path == run.path.parent / named["run"]]
+        for other in others:
+            paired = [theirs for theirs in other.results if theirs.protocol == result.protocol]
+            ours = entries([run])
+            theirs = entries([other])
+            for mine in (each for each in ours if paired and each.protocol == result.protocol):
+                partner = next(each for each in theirs if each.protocol == result.protocol)
+                found = mine.together(partner)
+                stated = (result.paired_difference, result.paired_ci)
+                again = (found.paired_difference, found.paired_ci)
+                if any(abs(a - b) > ROUNDING for a, b in zip(stated, again, strict=True)):
+                    faults.append(f"the difference to {other.name} is {again[0]:.3f} +- {again[1]:.3f}")
+    return faults
 
 
 def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     """Accuracies and differences, each with its interval: of runs, of seeds together, and the paper's own."""
-    runs = collect_runs(results) if results.exists() else []
+    runs = KeptResults(results).runs()
     found: set[tuple[float, float | None]] = set()
-    for run in runs:
-        for row in run.rows:
-            found |= {(row["accuracy"], row["ci"]), (row["paired_difference"] or 0.0, row["paired_ci"])}
     for folder in {run.path.parent for run in runs}:  # runs of one folder belong together
-        together = entries([run for run in runs if run.path.parent == folder])
+        own = [run for run in runs if run.path.parent == folder]
+        found |= {pair for run in own for result in run.results for pair in _numbers(result)}
+        together = entries(own)
         for entry in together:
-            numbers, paired = entry.numbers(), entry.paired(baseline_of(entry, together))
-            found |= {(numbers["accuracy"], numbers["ci"]), (paired["paired_difference"] or 0.0, paired["paired_ci"])}
-    for path in sorted(results.glob("classifier/*/rows.json")):
-        for row in read_json(path):
-            ours = row.get("ours_minus_this", row)
-            found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
-    for path in sorted(results.glob("study/levelling/rows.json")):
-        for row in read_json(path):
+            found |= _numbers(entry.together(baseline_entry(entry, together)))
+    measured = results / "classifier" / "measured.json.xz"
+    if measured.exists():
+        for part in json.loads(lzma.decompress(measured.read_bytes())).values():
+            for row in part["rows"]:
+                ours = row.get("ours_minus_this", row)
+                found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
+    whitening = results / "study" / "whitening.json"
+    if whitening.exists():
+        for row in json.loads(whitening.read_text())["rows"]:
             found |= {(row["accuracy"], row["ci"]), (row["paired_difference"], row["paired_ci"])}
     for table in ("T1", "T2", "S1", "S2"):
         found |= {(row.accuracy, row.ci) for row in paper_rows(table)}
         found |= {(row.published_code or 0.0, row.published_code_ci) for row in paper_rows(table)}
     return found
+
+
+def _numbers(result: Result) -> set[tuple[float, float | None]]:
+    return {(result.accuracy, result.ci), (result.paired_difference or 0.0, result.paired_ci)}
 
 
 def unfounded_numbers(markdown: str, known: Iterable[tuple[float, float | None]]) -> list[str]:

@@ -32,6 +32,14 @@ METHODS: dict[str, dict[str, Any]] = {
         "backbone.batchnorm": "batch_then_running",
     },
     "sib": {"method.name": "sib", "method.rate": 0.01},
+    "bayesian_maml": {"method.name": "bayesian_maml", "method.rate": 0.1, "method.particles": 3},
+    # Few features: at the published rate of codes their exponential runs away.
+    "leo": {"method.name": "leo", "method.latents": 4, "method.latent_steps": 2, "method.latent_rate": 0.1},
+    "maml_plus_plus": {
+        "method.name": "maml_plus_plus", "method.rate": 0.05, "method.first_order_epochs": 40,
+        "method.multi_step_epochs": 60, "method.lowest_outer_rate": 0.1, "backbone.adapt": "full",
+        "backbone.batchnorm": "per_step",
+    },
 }  # fmt: skip
 for _name in list(METHODS):
     METHODS[f"{_name}+e3bm"] = METHODS[_name] | E3BM

@@ -1,6 +1,5 @@
 """Accuracy, likelihood and calibration of classifiers on the same episodes; what each did is kept."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from classifier_measure import kept
 from classifier_measure.episodes import Episode, episodes, hash_of
 from classifier_measure.rivals import RIVALS, Answers
 from classifier_measure.tables import Table
@@ -61,7 +61,7 @@ def measure(
     began = time.process_time()
     for number, episode in enumerate(episodes(table, shots, count)):
         for name, probabilities in answer(table, episode).items():
-            own = kept.setdefault(name, {"right": [], "nll": [], "bins": np.zeros((3, BINS))})
+            own = found.setdefault(name, {"right": [], "nll": [], "bins": np.zeros((3, BINS))})
             truth = episode.query_labels
             chosen = probabilities.argmax(1)
             own["right"].append(int((chosen == truth).sum()))
@@ -116,25 +116,23 @@ def _with_interval(name: str, interval: str, values: np.ndarray) -> dict[str, fl
 
 
 def run(
-    name: str, table: Table, folder: Path, count: int, shots: Sequence[int], who: Sequence[str], last: Path | None
+    name: str, table: Table, out: Path, count: int, shots: Sequence[int], who: Sequence[str], last: Path | None
 ) -> None:
-    """Measure who is asked for and write what all did so far: `episodes.json`, and `rows.json` made from it."""
+    """Measure who is asked for and write what all did so far: episodes, and the rows made from them."""
     torch.set_num_threads(1)
     kinds: dict[str, Callable[[Table, Episode], Answers]] = {"ours": our_answers, "rivals": rival_answers}
     if last is not None:
         kinds["last"] = last_answers(last)
-    place = folder / "episodes.json"
-    kept = json.loads(place.read_text()) if place.exists() else {}
+    found = kept.read(out).get(name, {}).get("episodes", {})
     for each in shots:
         for kind in who:
-            own = kept.setdefault(f"{each} shots, {count} episodes", {})
+            own = found.setdefault(f"{each} shots, {count} episodes", {})
             own |= measure(
                 table, each, count, kinds[kind], lambda text, kind=kind: print(f"{name} {kind} {text}", flush=True)
             )
-            folder.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(kept) + "\n")
+            kept.change(out, name, episodes=found)
     rows = []
-    for key, own in kept.items():
+    for key, own in found.items():
         each, number = (int(part.split()[0]) for part in key.split(", "))
         rows += rows_of(name, table, each, number, own)
-    (folder / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
+    kept.change(out, name, rows=rows)

@@ -37,7 +37,7 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """A short name for exactly these settings."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(self.model_dump(mode="json"))
 
     def but(self, **changes: Any) -> Self:
         """A validated copy with some fields changed; nested fields as ``group__field``."""
@@ -118,6 +118,11 @@ class InnerLoopSettings(MethodSettings):
     """alpha' of every epoch before training."""
     order: Literal["first", "second"] = "second"
     """Whether meta-gradients run through the inner gradients."""
+
+
+def digest_of(values: dict[str, Any]) -> str:
+    """A short name for exactly these plain values, whatever their order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:

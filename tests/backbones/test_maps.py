@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from e3bm.backbones import BACKBONES, LevelledBackbone, build, encode, wrap
+from e3bm.backbones import BACKBONES, WhitenedBackbone, build, encode, wrap
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.errors import SettingsError
 
@@ -54,8 +54,8 @@ def test_tasks_are_encoded_to_maps_and_padding_to_zeros(mode, last_pooling):
 
 @pytest.mark.parametrize(
     "backbone",
-    [wrap(torch.nn.Flatten(), 12), LevelledBackbone(build("resnet12", width=0.05, image_size=16))],
-    ids=["wrapped", "levelled"],
+    [wrap(torch.nn.Flatten(), 12), WhitenedBackbone(build("resnet12", width=0.05, image_size=16))],
+    ids=["wrapped", "whitened"],
 )
 def test_a_backbone_without_maps_says_so(backbone):
     with pytest.raises(SettingsError, match="needs feature maps; choose one of the backbones"):

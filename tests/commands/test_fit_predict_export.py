@@ -64,6 +64,12 @@ def test_fit_says_what_it_learned_from(pretrained_run, photos, tmp_path, capsys)
     wrong = tmp_path / "photos" / "grass" / "wrong.png"
     assert f"doubtful: {wrong} is in 'grass' and looks like 'sky' (" in output.out
     assert f"next: e3bm predict {tmp_path / 'm.e3bm'} PHOTO..." in output.out
+    spaced = said(capsys, ["fit", photos, "--out", tmp_path / "my birds.e3bm", "--backbone", pretrained_run])
+    assert f"next: e3bm predict '{tmp_path / 'my birds.e3bm'}' PHOTO..." in spaced.out
+    kept = (tmp_path / "m.e3bm").read_bytes()
+    assert "m.e3bm exists already; give another name with --out, or --force to replace it." in sentence(capsys, *words)
+    assert (tmp_path / "m.e3bm").read_bytes() == kept
+    words = [*words, "--force"]
     found = json.loads(said(capsys, [*words, "--json"]).out)
     assert found["classes"] == {"brick": 4, "grass": 5, "sky": 4}
     assert 0 <= found["left_out_accuracy"] <= 100
@@ -110,6 +116,21 @@ def test_a_bad_photo_does_not_stop_the_others(model, asked, capsys):
     assert "2 of 4 photos could not be used" in output.err
 
 
+def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked, capsys):
+    (asked / "bad.png").unlink()
+    (asked / "notes.txt").write_text("x")
+    output = said(capsys, ["predict", model, asked, "--json"])
+    assert [row["label"] for row in json.loads(output.out)] == ["grass", "sky"]
+    assert f"e3bm: Not used (unknown format .txt): {asked / 'notes.txt'}.\n" in output.err
+    folder = asked / "photos"
+    shutil.copytree(photos, folder)
+    (folder / "sand").mkdir()
+    words = ["fit", folder, "--backbone", pretrained_run, "--out"]
+    assert f"note: Not used (an empty folder): {folder / 'sand'}.\n" in said(capsys, [*words, asked / "a.e3bm"]).out
+    found = json.loads(said(capsys, [*words, asked / "b.e3bm", "--json"]).out)
+    assert found["unused"] == [{"path": str(folder / "sand"), "reason": "an empty folder"}]
+
+
 def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert "holds no photo" in sentence(capsys, "predict", model, tmp_path / "empty")
@@ -131,7 +152,7 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
     shutil.copy(asked / "bad.png", broken / "sky" / "bad.png")
     assert "bad.png cannot be used: it is damaged" in fit(broken)
     output = said(
-        capsys, ["fit", broken, "--out", tmp_path / "m.e3bm", "--backbone", pretrained_run, "--skip-unreadable"]
+        capsys, ["fit", broken, "--out", tmp_path / "other.e3bm", "--backbone", pretrained_run, "--skip-unreadable"]
     )
     assert "note: " in output.out
     (broken / "sky" / "bad.png").unlink()

@@ -8,7 +8,7 @@ import safetensors.torch
 from e3bm.cli.main import main
 from e3bm.runs.evaluation.metrics import BINS
 from e3bm.runs.evaluation.test import run_test
-from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.run import read_run
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train import run_train
@@ -65,7 +65,7 @@ def test_rows_carry_everything_that_makes_them_honest(runs, capsys):
         assert len(row["reliability"]["count"]) == BINS
         assert len(row["epoch_accuracy"]) == len(row["rates"]) == len(row["weights"]) == row["epochs"]
         assert row["parameters"] > 0
-        assert RunFolder(runs / name).results()[-1]["accuracy"] == row["accuracy"]
+        assert read_run(runs / name).results[-1].as_json() == row
     assert len({row["episodes_hash"] for row in rows}) == 1
     by_name = dict(zip(names, rows, strict=True))
     assert by_name["mtl+e3bm"]["paired_with"] == "MTL (mtl)"
@@ -87,32 +87,32 @@ def test_the_table_is_for_people(runs, capsys):
 
 
 def test_opening_the_test_split_is_logged(runs):
-    log = lambda: list(RunFolder(runs / "mtl scaled").lines("test_log"))
+    log = lambda: read_run(runs / "mtl scaled").test_log
     before = len(log())
     (row,) = rows_of(runs / "mtl scaled")
     rows_of(runs / "mtl scaled", split="val")  # no opening of the test split
     (line,) = log()[before:]
-    assert (line["dataset"], line["episodes"], line["episodes_hash"]) == ("small", 6, row["episodes_hash"])
+    assert (line["dataset"], line["episodes"], line["episodes_hash"]) == ("small", 6, row.episodes_hash)
     assert line["time"].endswith("Z")
 
 
 def test_testing_again_gives_the_same(runs):
     clock = ("seconds",)
-    first, second = ({k: v for k, v in rows_of(runs / "sib")[0].items() if k not in clock} for _ in range(2))
+    first, second = ({k: v for k, v in rows_of(runs / "sib")[0].as_json().items() if k not in clock} for _ in range(2))
     assert first == second
-    assert rows_of(runs / "sib", seed=99)[0]["episodes_hash"] != first["episodes_hash"]
+    assert rows_of(runs / "sib", seed=99)[0].episodes_hash != first["episodes_hash"]
 
 
 def test_seeds_are_taken_together(runs):
     rows = rows_of(*(runs / name for name in ("mtl", "mtl-1", "mtl+e3bm", "mtl+e3bm-1")))
     assert len(rows) == 6
     together = rows[5]
-    assert (together["method"], together["seeds"], together["seed"]) == ("MTL+E3BM", [0, 1], "mean")
-    assert together["accuracy"] == pytest.approx((rows[2]["accuracy"] + rows[3]["accuracy"]) / 2)
-    assert together["paired_with"] == "MTL"
-    assert together["paired_difference"] == pytest.approx(together["accuracy"] - rows[4]["accuracy"])
-    assert rows[3]["paired_with"] == "MTL (mtl-1)"  # its own seed
-    assert together.keys() >= KEYS
+    assert (together.method, together.seeds, together.seed) == ("MTL+E3BM", (0, 1), "mean")
+    assert together.accuracy == pytest.approx((rows[2].accuracy + rows[3].accuracy) / 2)
+    assert together.paired_with == "MTL"
+    assert together.paired_difference == pytest.approx(together.accuracy - rows[4].accuracy)
+    assert rows[3].paired_with == "MTL (mtl-1)"  # its own seed
+    assert together.as_json().keys() >= KEYS
 
 
 @pytest.mark.parametrize("name", ["mtl any", "sib any", "features"])
@@ -120,13 +120,13 @@ def test_seeds_are_taken_together(runs):
 def test_models_that_can_take_any_episodes(runs, name, changes):
     (row,) = rows_of(runs / name, **changes)
     for key, value in changes.items():
-        assert row[key] == value
+        assert getattr(row, key) == value
 
 
 @pytest.mark.parametrize("name", ["maml", "mtl", "sib", "mtl scaled"])
 def test_other_shots_and_queries_are_no_problem_for_anyone(runs, name):
     (row,) = rows_of(runs / name, shots=3, queries=1)
-    assert (row["shots"], row["queries"]) == (3, 1)
+    assert (row.shots, row.queries) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_episodes_that_cannot_be_made(runs, capsys, words, reason):
 def test_another_data_set_with_other_channels(runs):
     """A model of colour pictures sees grey ones as three equal channels, a model of grey ones the mean of colours."""
     (row,) = rows_of(runs / "mtl any", dataset="small_grey")
-    assert (row["dataset"], row["trained_on"], row["seen_classes"]) == ("small_grey", "small", 0)
+    assert (row.dataset, row.trained_on, row.seen_classes) == ("small_grey", "small", 0)
     (row,) = rows_of(runs / "grey", dataset="small")
-    assert (row["dataset"], row["trained_on"]) == ("small", "small_grey")
+    assert (row.dataset, row.trained_on) == ("small", "small_grey")
     (row,) = rows_of(runs / "maml", dataset="small_grey")
-    assert row["dataset"] == "small_grey"
+    assert row.dataset == "small_grey"
 
 
 def test_runs_that_are_not_there(runs, tmp_path, capsys):

@@ -20,13 +20,16 @@ from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Le
 from e3bm.errors import SettingsError
 from e3bm.methods import (
     METHODS,
+    BayesianMaml,
     Can,
     CanT,
     Ctm,
     Egnn,
     LaplacianShot,
+    Leo,
     LogisticRegression,
     Maml,
+    MamlPlusPlus,
     MapRounds,
     MatchingNets,
     MatchingNetsFce,
@@ -52,10 +55,18 @@ FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
 SIZE = 16
 MAPS = (5, 2, 3)
 POSITIONS = MAPS[1] * MAPS[2]
+NETWORK = {"image_size": SIZE, "width": 0.25}
 EXAMPLES = {
     "can_t": (lambda: CanT(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), 0.7, MAPS),
     "egnn": (lambda: Egnn(ReadyFeatures(FEATURES), layers=EPOCHS, hidden=4, embedding=5), 0.7, (FEATURES,)),
-    "maml": (lambda: Maml(build("conv4", image_size=SIZE, width=0.25), ways=WAYS), 0.01, (3, SIZE, SIZE)),
+    "bayesian_maml": (lambda: BayesianMaml(ReadyFeatures(FEATURES), ways=WAYS, particles=3), 0.1, (FEATURES,)),
+    "leo": (lambda: Leo(ReadyFeatures(FEATURES), latents=4, latent_steps=2), 1.0, (FEATURES,)),
+    "maml": (lambda: Maml(build("conv4", **NETWORK), ways=WAYS), 0.01, (3, SIZE, SIZE)),
+    "maml_plus_plus": (
+        lambda: MamlPlusPlus(build("conv4", **NETWORK), ways=WAYS, epochs=EPOCHS, rate=0.01),
+        0.01,
+        (3, SIZE, SIZE),
+    ),
     "mtl": (lambda: Mtl(ReadyFeatures(FEATURES), ways=WAYS), 0.1, (FEATURES,)),
     "sib": (lambda: Sib(ReadyFeatures(FEATURES), ways=WAYS), 0.01, (FEATURES,)),
     "matching_nets_fce": (lambda: MatchingNetsFce(ReadyFeatures(FEATURES)), 1.0, (FEATURES,)),

@@ -42,6 +42,10 @@ CASES = {
     "mtl-scaled+e3bm": ("mtl-scaled+e3bm", SGD),
     "mtl-scaled by adam": ("mtl-scaled", {}),
     "mtl-scaled of one task": ("mtl-scaled", {"optimiser__tasks": 1}),
+    "bayesian_maml+e3bm": ("bayesian_maml+e3bm", {}),
+    "leo+e3bm": ("leo+e3bm", {}),
+    "maml_plus_plus": ("maml_plus_plus", SGD),
+    "maml_plus_plus+e3bm": ("maml_plus_plus+e3bm", {"optimiser__tasks": 1, **SGD}),
     "sib": ("sib", SGD),
     "sib+e3bm": ("sib+e3bm", {"hyperprior__setting": "transductive", **SGD}),
     "sib+e3bm by adam": ("sib+e3bm", {}),
@@ -62,7 +66,7 @@ def run_cases(folder, place):
         run_train(settings(folder, method, **FEW, **changes), place / name)
     rows = run_test([place / name for name in CASES], TestSettings(episodes=7, batch=2))
     if os.environ.get("RANK", "0") == "0":
-        (place / "rows.json").write_text(json.dumps(rows))
+        (place / "rows.json").write_text(json.dumps([row.as_json() for row in rows]))
     run_pretrain(pretrain_settings(folder, machine__precision="float64"), place / "pretrain")
 
 

@@ -116,6 +116,14 @@ def test_what_is_odd_and_works_is_noted():
     assert alone.predict(picture("sky", 9)).label == "sky"
 
 
+def test_names_that_differ_only_in_case_are_noted():
+    photos = {"Crow": pictures("sky", 2), "crow": pictures("sand", 2), "Größe": pictures("brick", 2)}
+    (note,) = unfitted().fit(photos).notes
+    assert note == (
+        "The classes 'Crow', 'crow' differ only in upper and lower case; if they are one, join their folders."
+    )
+
+
 @pytest.mark.parametrize("name", ["a b", "Größe", "鳥", "👩‍🚀 moon", "in/out", "..", "=1+1", "<b>", '"', "x" * 200])
 def test_strange_class_names_work(name):
     photos = {**support(2), name: pictures("sand", 2)}
@@ -168,7 +176,9 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     folder = write_folder(tmp_path / "photos")
     for name in ("grass", "sky"):
         (folder / name / "bad.png").write_bytes((folder / name / "0.png").read_bytes()[:100])
-    refused(r"grass.bad.png cannot be used: it is damaged .* 1 more", unfitted().fit, folder)
+    named = r"grass.bad.png cannot be used: it is damaged .*sky.bad.png cannot be used: .*\. "
+    advice = r"Remove or replace these 2 photos, or go on without: --skip-unreadable \(skip_unreadable=True in Python\)"
+    refused(named + advice, unfitted().fit, folder)
     found = unfitted().fit(folder, skip_unreadable=True)
     assert found.counts == dict.fromkeys(CLASSES, 4)
     assert len(found.notes) == 2
@@ -176,6 +186,22 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     for file in (folder / "sky").iterdir():
         file.write_bytes(b"nothing")
     refused("No photo of class 'sky' can be used", unfitted().fit, folder, skip_unreadable=True)
+
+
+def test_files_that_are_no_photos_are_named(tmp_path):
+    folder = write_folder(tmp_path / "photos")
+    (folder / "sand").mkdir()
+    (folder / "sky" / "notes.txt").write_text("x")
+    found = unfitted().fit(folder)
+    assert found.classes == CLASSES
+    assert [(one.path, one.reason) for one in found.unused] == [
+        (str(folder / "sand"), "an empty folder"),
+        (str(folder / "sky" / "notes.txt"), "unknown format .txt"),
+    ]
+    assert found.notes == (
+        f"Not used (an empty folder): {folder / 'sand'}.",
+        f"Not used (unknown format .txt): {folder / 'sky' / 'notes.txt'}.",
+    )
 
 
 def test_progress_is_told(tmp_path):

@@ -373,7 +373,7 @@ def test_the_same_with_real_features_of_bird_photos(tmp_path):
     from e3bm.data.read.photos import photo_pixels, photos_by_class
 
     with photos_by_class(Path(os.environ["E3BM_TEST_DATA"]) / "birds_photos.zip") as found:
-        some = dict(list(found.items())[:3])
+        some = dict(list(found.by_class.items())[:3])
         model = FewShotClassifier().fit({name: photos[:3] for name, photos in some.items()})
         asked = [photo_pixels(photos[10])[:200, :200] for photos in some.values()]
     same_in_a_new_process(model, np.stack(asked), tmp_path)

@@ -2,7 +2,7 @@ import pytest
 
 import small_runs
 from e3bm.errors import SettingsError
-from e3bm.paper.ablate import ablate, study_jobs, summary_rows
+from e3bm.paper.ablate import ablate, one_per_arm, study_jobs
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TestSettings
 
@@ -16,12 +16,12 @@ def base(small_data, **changes):
 def test_the_weight_study_of_two_seeds_and_its_report(small_data, tmp_path):
     found = ablate("weight", base(small_data), tmp_path, seeds=(0, 1), test=TEST)
     titles = ["MTL (v1) E3BM", "MTL (v2) learnable", "MTL (v3) optimal", "MTL (v4) equal", "MTL (a4, v5)"]
-    summary = summary_rows(found.rows)
-    assert [row["method"] for row in summary] == titles
-    assert all(row["seeds"] == [0, 1] for row in summary)
-    assert len({row["episodes_hash"] for row in found.rows}) == 1
-    assert {row["paired_with"] for row in summary[:-1]} == {"MTL (a4, v5)"}
-    assert {row["split"] for row in found.rows} == {"val"}
+    summary = one_per_arm(found.results)
+    assert [row.method for row in summary] == titles
+    assert all(row.seeds == (0, 1) for row in summary)
+    assert len({row.episodes_hash for row in found.results}) == 1
+    assert {row.paired_with for row in summary[:-1]} == {"MTL (a4, v5)"}
+    assert {row.split for row in found.results} == {"val"}
     page = found.page.read_text(encoding="utf-8")
     assert found.page == tmp_path / "report-weight" / "index.html"
     assert all(title in page for title in titles)

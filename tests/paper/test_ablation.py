@@ -4,7 +4,7 @@ import pytest
 
 from e3bm.paper.ablate import STUDIES, arm_of, study_arms
 from e3bm.paper.presets import ABLATIONS, find_preset
-from e3bm.runs.evaluation.comparison import baseline_group_of, group_of, kind_of
+from e3bm.runs.system import baseline_system_of, kind_of, system_of
 
 BASE = find_preset("paper-mtl-resnet25-fc100-1shot-lstm-inductive").train
 FROM = Path("learned")
@@ -40,8 +40,8 @@ def test_every_arm_has_the_method_alone_beside_it(study, method):
     base = find_preset(f"small-{method}-fc100-1shot-lstm-inductive").train
     arms = {arm.name: arm.settings(base, FROM) for arm in study_arms(study, method)}
     assert len(arms) == len(study_arms(study, method))
-    alone = {group_of(settings) for settings in arms.values() if kind_of(settings) == "plain"}
-    assert {baseline_group_of(settings) for settings in arms.values()} == alone
+    alone = {system_of(settings) for settings in arms.values() if kind_of(settings) == "plain"}
+    assert {baseline_system_of(settings) for settings in arms.values()} == alone
 
 
 def test_choices_change_one_thing_at_a_time():

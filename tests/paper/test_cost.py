@@ -4,8 +4,8 @@ import torch
 from e3bm.errors import SettingsError
 from e3bm.paper.cost import cost
 from e3bm.paper.presets import find_preset
+from e3bm.paper.printed import timed_table
 from e3bm.paper.timed_cost import UNTRAINED, kept_bytes, preset_cost, random_task
-from e3bm.report.reproduction import timed_table
 from e3bm.runs.assembly import build_backbone, build_learner
 
 COUNTS = {"parameters", "e3bm_parameters", "percent", "system", "backbone", "note"}
@@ -38,23 +38,23 @@ def test_printed_counts_are_met():
 def test_a_preset_is_timed_beside_its_method_alone_and_two_heads(method):
     rows = preset_cost(tiny(f"small-{method}-fc100-1shot-lstm-inductive"), repeats=1)
     name = method.split("-", maxsplit=1)[0].upper()
-    assert [row["system"] for row in rows] == [name, f"{name}+E3BM", "ProtoNets", "MatchNets"]
+    assert [row.system for row in rows] == [name, f"{name}+E3BM", "ProtoNets", "MatchNets"]
     plain, with_psi, prototypes, attention = rows
-    assert all(row.keys() >= COUNTS for row in rows)
-    assert with_psi["parameters"] - plain["parameters"] == with_psi["e3bm_parameters"] > 0
-    assert plain["time_percent"] is None
-    assert with_psi["memory_bytes"] > plain["memory_bytes"] > 0
-    assert with_psi["encode_seconds"] == plain["encode_seconds"]
-    assert prototypes["parameters"] == attention["parameters"]
-    assert prototypes["seconds_per_100_epochs"] == prototypes["encode_seconds"] + prototypes["adapt_seconds"]
-    assert ("every epoch" in with_psi["note"]) == (method == "maml")
+    assert all(vars(row).keys() >= COUNTS for row in rows)
+    assert with_psi.parameters - plain.parameters == with_psi.e3bm_parameters > 0
+    assert plain.time_percent is None
+    assert with_psi.memory_bytes > plain.memory_bytes > 0
+    assert with_psi.encode_seconds == plain.encode_seconds
+    assert prototypes.parameters == attention.parameters
+    assert prototypes.seconds_per_100_epochs == prototypes.encode_seconds + prototypes.adapt_seconds
+    assert ("every epoch" in with_psi.note) == (method == "maml")
     assert f"{name}+E3BM" in timed_table(rows).text()
 
 
 def test_a_plain_preset_has_nothing_to_compare():
     rows = preset_cost(tiny("small-sib-fc100-1shot-plain"), repeats=1, training=False)
-    assert [row["system"] for row in rows] == ["SIB", "ProtoNets", "MatchNets"]
-    assert rows[0]["memory_bytes"] is rows[0]["train_seconds"] is None
+    assert [row.system for row in rows] == ["SIB", "ProtoNets", "MatchNets"]
+    assert rows[0].memory_bytes is rows[0].train_seconds is None
 
 
 def test_what_is_kept_for_the_backward_pass_grows_with_the_epochs():

@@ -27,11 +27,11 @@ def test_presets_hold_together(name):
         assert PretrainSettings.model_validate_json(preset.pretrain.model_dump_json()) == preset.pretrain
         assert preset.pretrain.backbone.name == preset.train.backbone.name
         assert preset.pretrain.backbone.width == preset.train.backbone.width
-        assert preset.pretrain.backbone.levelled == preset.train.backbone.levelled
+        assert preset.pretrain.backbone.whitened == preset.train.backbone.whitened
         assert preset.pretrain.data.dataset == preset.train.data.dataset
         assert preset.pretrain.data.augment
-    from_scratch = preset.train.method.name == "maml" and "-pretrained-" not in name
-    from_scratch |= name.startswith(("paper-tadam-", "paper-robust-", "small-robust-"))
+    scratch = preset.train.method.needs.takes == "images" and "-pretrained-" not in name
+    from_scratch = scratch and not name.startswith(("small-mamlpp", "small-tadam"))
     assert (preset.pretrain is None) == from_scratch
     assert preset.train.validation.split == "val"
 
@@ -113,6 +113,41 @@ def test_published_outer_loops():
     maml = parts("paper-maml-conv4-miniimagenet-1shot-plain")
     assert (maml.kind, maml.steps, maml.tasks, maml.theta) == ("adam", 60_000, 4, 1e-3)
     assert (maml.clip, maml.clip_elements) == (None, 10.0)
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize(
+    ("system", "like"),
+    [("leo", "mtl"), ("bmaml", "mtl"), ("mamlpp", "maml-pretrained"), ("mamlpp-per-step", "maml-pretrained")],
+)
+def test_small_systems_share_backbone_and_episodes_with_the_row_they_are_compared_with(system, like, shots):
+    plain, other = (ALL[f"small-{system}-fc100-{shots}shot-{kind}"] for kind in ("plain", "lstm-inductive"))
+    assert other.train.but(hyperprior=plain.train.hyperprior) == plain.train
+    assert other.train.hyperprior.generated
+    beside = ALL[f"small-{like}-fc100-{shots}shot-plain"]
+    assert plain.pretrain == beside.pretrain
+    assert plain.test == beside.test
+    assert (plain.train.data, plain.train.episode) == (beside.train.data, beside.train.episode)
+
+
+def test_recipes_of_leo_and_maml_plus_plus():
+    """A search of LEO's authors for each data set; MAML++ as its code runs, with its second and sixth change off."""
+    for data, shots, rate, divergence in (
+        ("miniimagenet", 1, 2.74e-4, 0.756),
+        ("miniimagenet", 5, 4.10e-4, 0.466),
+        ("tieredimagenet", 1, 8.66e-4, 2.03e-3),
+        ("tieredimagenet", 5, 6.11e-4, 1.62),
+    ):
+        leo = ALL[f"paper-leo-wrn28_10-{data}-{shots}shot-plain"].train
+        assert (leo.optimiser.kind, leo.optimiser.theta, leo.optimiser.tasks) == ("adam", rate, 12)
+        assert (leo.method.divergence, leo.method.epochs, leo.method.latent_steps) == (divergence, 10, 5)
+        assert (leo.method.rate, leo.method.latent_rate, leo.method.weight_rate) == (1.0, 1.0, 1e-3)
+    mamlpp = ALL["paper-mamlpp-conv4-miniimagenet-5shot-plain"].train
+    assert (mamlpp.optimiser.steps, mamlpp.optimiser.tasks, mamlpp.optimiser.theta) == (50_000, 2, 1e-3)
+    method = mamlpp.method
+    assert (method.epochs, method.rate, method.loss_scale, mamlpp.backbone.batchnorm) == (5, 0.1, "mean", "batch")
+    assert (method.training_epochs, method.multi_step_epochs, method.first_order_epochs) == (100, 15, 0)
+    assert method.lowest_outer_rate is None
 
 
 def test_published_recipes_of_tadam_ctm_and_robust_ensembles():

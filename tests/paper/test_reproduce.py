@@ -1,20 +1,21 @@
 """Rows of the paper: what is there is shown, what is missing is run, everything is kept and found again."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from e3bm.errors import DataError, SettingsError
-from e3bm.paper import reproduce as reproduce_costs
+from e3bm.paper import reproduce as module
 from e3bm.paper.presets import find_preset, presets
-from e3bm.paper.reproduce import Request, draw_figure, reproduce
+from e3bm.paper.printed import cost_table, reproduction_table
+from e3bm.paper.reproduce import Request, draw_figure, reproduce, reproduce_costs
 from e3bm.paper.run_missing import Effort, backbone_name, preset_name, studied_arms
 from e3bm.paper.tables import paper_rows
+from e3bm.paper.timed_cost import TimedCost
 from e3bm.progress import Silent
-from e3bm.report.reproduction import cost_table, reproduction_table
-from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.kept.pack import add_runs
+from e3bm.runs.kept.store import open_run
 
 PROMISED = {
     "method", "backbone", "dataset", "paper", "published_code", "ours", "ci", "paired_difference", "paired_ci",
@@ -43,37 +44,39 @@ def first(house):
 
 
 def find(rows, method, backbone=None):
-    return next(row for row in rows if row["method"] == method and backbone in (None, row["backbone"]))
+    return next(row for row in rows if row.method == method and backbone in (None, row.backbone))
 
 
 def test_every_row_has_paper_and_ours_side_by_side(first):
-    assert [row["method"] for row in first] == [
+    assert [row.method for row in first] == [
         "MAML", "MTL", "MTL", "MAML+E3BM", "MTL+E3BM", "SIB", "SIB+E3BM", "nearest class mean",
     ]  # fmt: skip
-    assert all(row.keys() >= PROMISED for row in first)
+    assert all(row.as_json().keys() >= PROMISED for row in first)
     maml = find(first, "MAML+E3BM")
-    assert (maml["paper"], maml["published_code"]) == (39.9, None)
-    assert maml["ours"] == pytest.approx(RunFolder(maml["run"]).results()[0]["accuracy"])
-    assert maml["paired_with"] == "small-maml-fc100-1shot-plain-s0"
-    assert maml["budget"].startswith("4 steps x 2 tasks, ")
-    assert maml["transductive_batchnorm"] is True
-    assert len({row["episodes_hash"] for row in first if row["ours"] is not None}) == 1
+    assert (maml.paper, maml.published_code) == (39.9, None)
+    assert maml.ours.result.accuracy == open_run(Path(maml.ours.runs[0])).results[0].accuracy
+    assert maml.ours.result.paired_with == "small-maml-fc100-1shot-plain-s0"
+    assert maml.ours.budget.startswith("4 steps x 2 tasks, ")
+    assert maml.ours.result.transductive_batchnorm is True
+    assert len({row.ours.result.episodes_hash for row in first if row.ours}) == 1
+    told = maml.as_json()
+    assert (told["ours"], told["run"], told["seeds"]) == (maml.ours.result.accuracy, maml.ours.runs[0], [0])
 
 
 def test_a_run_stands_beside_the_row_with_its_backbone_or_else_the_only_one(first):
-    assert find(first, "MTL", "ResNet-12")["ours"] is not None
-    assert find(first, "MTL", "ResNet-25")["ours"] is None
-    assert find(first, "MTL", "ResNet-12")["published_code"] == 44.3
+    assert find(first, "MTL", "ResNet-12").ours is not None
+    assert find(first, "MTL", "ResNet-25").ours is None
+    assert find(first, "MTL", "ResNet-12").published_code == 44.3
     together = find(first, "MTL+E3BM", "ResNet-25")
-    assert together["our_backbone"] == "resnet12 x0.125"
-    assert together["adapted"] == "frozen"
-    assert find(first, "SIB+E3BM")["hyperprior"] == "lstm transductive"
+    assert together.ours.result.backbone == "resnet12 x0.125"
+    assert together.ours.adapted == "frozen"
+    assert find(first, "SIB+E3BM").ours.result.hyperprior == "lstm transductive"
 
 
 def test_features_alone_have_a_row_that_the_paper_does_not_have(first):
     row = find(first, "nearest class mean")
-    assert (row["paper"], row["table"], row["paired_difference"]) == (None, None, None)
-    assert row["budget"].startswith("1 epochs")
+    assert (row.paper, row.table, row.ours.result.paired_difference) == (None, None, None)
+    assert row.ours.budget.startswith("1 epochs")
 
 
 def test_what_is_there_is_shown_again_and_nothing_is_run(first, house, tmp_path):
@@ -84,36 +87,36 @@ def test_what_is_there_is_shown_again_and_nothing_is_run(first, house, tmp_path)
     assert again == first
     shutil.copytree("results", tmp_path / "moved")
     moved = reproduce(Request("T1", "fc100", shot=1, results=tmp_path / "moved"))
-    numbers = lambda rows: [(row["method"], row["ours"], row["ci"], row["paired_difference"]) for row in rows]
+    numbers = lambda rows: [(row.method, row.ours and row.ours.result.as_json()) for row in rows]
     assert numbers(moved) == numbers(first)
     # The comparison alone is not asked for, and is still there.
-    assert find(reproduce(Request("T1", "fc100", "SIB+E3BM", 1)), "SIB+E3BM")["paired_difference"] is not None
+    assert find(reproduce(Request("T1", "fc100", "SIB+E3BM", 1)), "SIB+E3BM").ours.result.paired_difference is not None
 
 
 def test_runs_in_the_study_folder_are_in_no_table(first, house, tmp_path):
-    shutil.copytree("results", tmp_path / "results" / "study")
+    add_runs(sorted(Path("runs/fc100").glob("small-sib-*")), tmp_path / "results", group="study/tried")
     rows = reproduce(Request("T1", "fc100", shot=1, results=tmp_path / "results"))
-    assert {row["ours"] for row in rows} == {None}
+    assert {row.ours for row in rows} == {None}
 
 
 def test_more_seeds_are_run_and_taken_together(first, house):
     rows = reproduce(Request("T1", "fc100", "SIB", 1, effort=Effort(seeds=2)))
     together = find(rows, "SIB+E3BM")
-    assert together["seeds"] == [0, 1]
-    assert together["seed_std"] is not None
-    single = [RunFolder(path).results()[0]["accuracy"] for path in together["run"].split(", ")]
-    assert together["ours"] == pytest.approx(sum(single) / 2)
-    assert together["paired_with"] == "small-sib-fc100-1shot-plain-s0, small-sib-fc100-1shot-plain-s1"
+    assert together.ours.seeds == together.ours.result.seeds == (0, 1)
+    assert together.ours.result.seed_std is not None
+    single = [open_run(Path(path)).results[0].accuracy for path in together.ours.runs]
+    assert together.ours.result.accuracy == pytest.approx(sum(single) / 2)
+    assert together.ours.result.paired_with == "small-sib-fc100-1shot-plain-s0, small-sib-fc100-1shot-plain-s1"
     text = reproduction_table([together]).text()
-    assert together["run"].split(", ")[0].replace("-s0", "-s*") in text
-    assert together["run"] not in text
+    assert together.ours.runs[0].replace("-s0", "-s*") in text
+    assert ", ".join(together.ours.runs) not in text
 
 
 def test_a_budget_that_is_too_short_leaves_rows_empty_and_says_so(first, house, tmp_path):
     listener = Listener()
     effort = Effort(seconds=0.0, runs=tmp_path / "runs")
     rows = reproduce(Request("T1", "fc100", "MAML", 5, results=tmp_path / "results", effort=effort), listener)
-    assert [row["ours"] for row in rows] == [None, None]
+    assert [row.ours for row in rows] == [None, None]
     assert listener.said == [
         "No time is left for small-maml-fc100-5shot-plain-s0.",
         "No time is left for small-maml-fc100-5shot-lstm-inductive-s0.",
@@ -128,32 +131,32 @@ def test_a_run_that_reached_its_budget_is_shown_with_it_and_continued(house, tmp
     monkeypatch.setattr(run_missing, "find_preset", lambda name: type(short)(name, "", long, None, short.test))
     effort = Effort(seconds=1.5, runs=tmp_path / "runs")
     request = Request("S2", "fc100", "MAML", 5, results=tmp_path / "results", effort=effort)
-    wanted = lambda rows: [row for row in rows if row["method"] == "MAML"]
+    wanted = lambda rows: [row for row in rows if row.method == "MAML"]
     (row,) = wanted(reproduce(request))
-    done = int(row["budget"].split()[0].replace(",", ""))
+    done = int(row.ours.budget.split()[0].replace(",", ""))
     assert 0 < done < 100_000
-    assert f"{done:,} of 100,000 steps x 2 tasks" in row["budget"]
+    assert f"{done:,} of 100,000 steps x 2 tasks" in row.ours.budget
     (row,) = wanted(reproduce(request))
-    assert int(row["budget"].split()[0].replace(",", "")) > done
+    assert int(row.ours.budget.split()[0].replace(",", "")) > done
 
 
 def test_five_seeds_answer_together(house):
     rows = reproduce(Request("S2", "fc100", "5x MAML", 1, effort=Effort()))
     (row,) = rows
-    assert row["paper"] == 40.1
-    assert row["run"] == "results/fc100/small-5xmaml-fc100-1shot"
-    assert row["budget"] == "5 runs together"
-    assert row["paired_with"].startswith("small-maml-fc100-1shot-plain-s0")
-    assert json.loads(Path(row["run"], "config.json").read_text())["kind"] == "ensemble"
+    assert row.paper == 40.1
+    assert row.ours.runs == ("results/fc100/small-5xmaml-fc100-1shot",)
+    assert row.ours.budget == "5 runs together"
+    assert row.ours.result.paired_with.startswith("small-maml-fc100-1shot-plain-s0")
+    assert open_run(Path(row.ours.runs[0])).kind == "ensemble"
 
 
 def test_the_figure_has_every_arm_once(first, house):
     rows = reproduce(Request("F4", "fc100", shot=1, effort=Effort()))
-    assert [row["method"] for row in rows] == [
+    assert [row.method for row in rows] == [
         "MTL (a1)", "MTL (a2)", "MTL (a3)", "MTL (a4, v5)", "MTL (v1)", "MTL (v2)", "MTL (v3)", "MTL (v4)",
     ]  # fmt: skip
-    assert all(row["paper"] is None and row["ours"] is not None for row in rows)
-    assert sum(row["paired_difference"] is not None for row in rows) == 7
+    assert all(row.paper is None and row.ours is not None for row in rows)
+    assert sum(row.ours.result.paired_difference is not None for row in rows) == 7
     listener = Listener()
     reproduce(Request("F4", "fc100", shot=1, effort=Effort()), listener)
     assert listener.said == ["Nothing is missing."]
@@ -164,28 +167,29 @@ def test_the_figure_has_every_arm_once(first, house):
     assert "smoothed at 0.9" in page.read_text(encoding="utf-8")
     # Arms are not mistaken for rows of a table.
     table = reproduce(Request("T1", "fc100", "MTL", 1))
-    assert [row["method"] for row in table] == ["MTL", "MTL", "MTL+E3BM"]
+    assert [row.method for row in table] == ["MTL", "MTL", "MTL+E3BM"]
 
 
 def test_tested_runs_can_be_kept_by_hand(first, house, tmp_path):
     runs = (Path("runs/fc100/small-sib-fc100-1shot-plain-s0"),)
     row = find(reproduce(Request("T1", "fc100", "SIB", 1, results=tmp_path, keep=runs)), "SIB")
-    assert row["ours"] == find(first, "SIB")["ours"]
-    assert row["run"] == str(tmp_path / "fc100" / "small-sib-fc100-1shot-plain-s0")
+    assert row.ours.result.accuracy == find(first, "SIB").ours.result.accuracy
+    assert row.ours.runs == (str(tmp_path / "fc100" / "small-sib-fc100-1shot-plain-s0"),)
 
 
 def test_costs_stand_beside_the_printed_ones(house, monkeypatch):
-    rows = reproduce(Request("S3"))
-    found = {(row["method"], row["backbone"]): row for row in rows}
+    rows = reproduce_costs(Request("S3"))
+    found = {(row.method, row.backbone): row for row in rows}
     assert len(rows) == 8
-    assert found["ProtoNets", "WRN-28-10"]["ours"] == found["ProtoNets", "WRN-28-10"]["paper"] == 36482
-    assert (found["MTL+E3BM", "ResNet-25"]["paper"], found["MTL+E3BM", "ResNet-25"]["ours"]) == (4351, 4352)
-    assert found["MTL+E3BM", "ResNet-25"]["paper_time_percent"] == 5.9
-    assert all(row["time_percent"] is None for row in rows)
-    timed = {"system": "MTL+E3BM", "backbone": "resnet25", "time_percent": 0.5, "seconds_per_100_epochs": 2.0}
-    monkeypatch.setattr(reproduce_costs, "preset_cost", lambda preset, **options: [timed])
-    (row,) = reproduce(Request("S3", row="MTL+E3BM", effort=Effort()))
-    assert (row["time_percent"], row["run"]) == (0.5, f"results/costs/{reproduce_costs.PRESETS['ResNet-25']}.json")
+    assert found["ProtoNets", "WRN-28-10"].ours == found["ProtoNets", "WRN-28-10"].paper == 36482
+    assert (found["MTL+E3BM", "ResNet-25"].paper, found["MTL+E3BM", "ResNet-25"].ours) == (4351, 4352)
+    assert found["MTL+E3BM", "ResNet-25"].paper_time_percent == 5.9
+    assert all(row.time_percent is None for row in rows)
+    assert rows[0].as_json().keys() >= PROMISED
+    timed = TimedCost("MTL+E3BM", "resnet25", 10, 1, 10.0, "", 100, 0.1, 0.2, 0.5, 2.0, None, None, None, None)
+    monkeypatch.setattr(module, "preset_cost", lambda preset, **options: [timed])
+    (row,) = reproduce_costs(Request("S3", row="MTL+E3BM", effort=Effort()))
+    assert (row.time_percent, row.run) == (0.5, f"results/costs.json {module.PRESETS['ResNet-25']}")
     assert "0.50" in cost_table([row]).text()
 
 
@@ -196,13 +200,13 @@ def test_the_printed_table_says_what_must_not_be_overlooked(first):
     assert "MAML+E3BM (lstm-inductive) †" in text
     assert "transductive in fact" in text
     assert "different systems" in text
-    assert first[0]["episodes_hash"][:8] in text
+    assert first[0].ours.result.episodes_hash[:8] in text
 
 
 VARIANTS = {
     "maml": ["small-pretrained"],
-    "mtl": ["small-levelled", "small-scaled"],
-    "sib": ["small-levelled"],
+    "mtl": ["small-whitened", "small-scaled"],
+    "sib": ["small-whitened"],
 }
 
 
@@ -223,7 +227,7 @@ def test_every_row_that_we_have_has_a_preset_in_both_scales():
 
 def test_names_of_backbones():
     assert backbone_name(find_preset("small-sib-fc100-1shot-plain").pretrain) == "resnet12-half-s0"
-    assert backbone_name(find_preset("small-sib-levelled-fc100-1shot-plain").pretrain) == "resnet12-half-levelled-s0"
+    assert backbone_name(find_preset("small-sib-whitened-fc100-1shot-plain").pretrain) == "resnet12-half-whitened-s0"
     assert backbone_name(find_preset("small-maml-pretrained-fc100-1shot-plain").pretrain) == "conv4-s0"
     assert backbone_name(find_preset("paper-sib-wrn28_10-fc100-1shot-plain").pretrain) == "wrn28_10_sib-s0"
 
@@ -241,7 +245,7 @@ def test_names_of_backbones():
 )
 def test_what_cannot_be_done_is_one_sentence(house, request_, sentence):
     with pytest.raises(SettingsError, match=sentence):
-        reproduce(request_)
+        reproduce_costs(request_) if request_.target == "S3" else reproduce(request_)
 
 
 def test_data_that_is_not_here_is_one_sentence(house):

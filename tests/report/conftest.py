@@ -10,30 +10,12 @@ import pytest
 
 from e3bm.runs.folder.files import write_json
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.result import Result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
 from e3bm.settings import Settings, read_settings
+from result_records import result_of
 
 MakeRun = Callable[..., Path]
-BINS = 15
-
-
-def result_row(run: str, method: str, **changes: Any) -> dict[str, Any]:
-    """A complete result row, as testing writes it."""
-    epochs = changes.get("epochs", 5)
-    shares = [(i + 0.5) / BINS for i in range(BINS)]
-    counts = [0.0] * 3 + [40.0 * (i + 1) for i in range(BINS - 3)]
-    row: dict[str, Any] = {
-        "method": method, "dataset": "glyphs", "split": "test", "accuracy": 61.25, "ci": 0.71, "nll": 1.012, "ece": 3.4,
-        "episodes": 600, "episodes_hash": "0123456789abcdef0123", "paired_with": None, "paired_difference": None,
-        "paired_ci": None, "ways": 5, "shots": 1, "queries": 15, "setting": "inductive", "hyperprior": "none",
-        "schedules": "alpha constant, v last", "trained_on": "glyphs", "train_seconds": 30.0,
-        "batchnorm": "running", "transductive_batchnorm": False, "order": "second", "seed": 0, "commit": "abc123def456",
-        "seconds": 10.0, "backbone": "conv4", "epochs": epochs, "parameters": 100_000,
-        "epoch_accuracy": [61.25 - 12 * math.exp(-i / max(1, epochs / 4)) for i in range(epochs)],
-        "reliability": {"confidence": shares, "accuracy": [0.85 * s for s in shares], "count": counts},
-        "rates": [0.01] * epochs, "weights": [0.0] * (epochs - 1) + [1.0], "run": run, "checkpoint": "best",
-    }  # fmt: skip
-    return row | changes
 
 
 def begin(path: Path, kind: str, settings: Settings) -> None:
@@ -56,7 +38,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         steps: int = 200,
         done: int | None = None,
         epochs: int = 5,
-        rows: list[dict[str, Any]] | None = None,
+        results: list[Result] | None = None,
         **settings: Any,
     ) -> Path:
         number = random.Random(name).gauss
@@ -81,10 +63,10 @@ def make_run(tmp_path: Path) -> MakeRun:
             if step % 20 == 0:
                 line = {"accuracy": 20 + (level - 20) * part + number(0, 1), "ci": 0.9, "loss": 1.1}
                 folder.append("metrics", {"step": step, "split": "val", **line, "best": step == 160, "seconds": 1.0})
-        if rows is None:
-            rows = [result_row(name, method.upper() + "+E3BM" * e3bm, epochs=epochs)]
-        for row in rows:
-            folder.add_result(row)
+        if results is None:
+            results = [result_of(name, method.upper() + "+E3BM" * e3bm, epochs=epochs)]
+        for result in results:
+            folder.add_result(result)
         return folder.path
 
     return make
@@ -108,10 +90,10 @@ def pretrained(tmp_path: Path) -> Path:
 def pair(make_run: MakeRun) -> list[Path]:
     """A baseline and its E3BM version, tested on the same episodes."""
     plain = make_run("mtl-plain")
-    row = result_row(
+    better = result_of(
         "mtl-e3bm", "MTL+E3BM", accuracy=63.0, hyperprior="lstm inductive", parameters=100_400, seconds=10.5,
         schedules="alpha generated, v generated", train_seconds=33.0,
         paired_with="MTL (mtl-plain)", paired_difference=1.75, paired_ci=0.4,
         rates=[0.012, 0.011, 0.010, 0.009, 0.008], weights=[0.1, 0.3, 0.25, 0.2, 0.15],
     )  # fmt: skip
-    return [plain, make_run("mtl-e3bm", e3bm=True, rows=[row])]
+    return [plain, make_run("mtl-e3bm", e3bm=True, results=[better])]

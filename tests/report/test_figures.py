@@ -1,13 +1,14 @@
-import json
 import re
 from pathlib import Path
 
 from e3bm.report.figures import Section, figures
-from e3bm.report.run_data import read_run
+from e3bm.runs.folder.run import read_what_is_there
+from e3bm.runs.folder.run_folder import RunFolder
+from result_records import result_of
 
 
 def sections_of(paths: list[Path]) -> dict[str, Section]:
-    runs = [read_run(path) for path in paths]
+    runs = [read_what_is_there(path) for path in paths]
     return {section.title: section for section in figures(runs, [row for run in runs for row in run.results])}
 
 
@@ -43,7 +44,7 @@ def test_alpha_and_v_are_shown_for_the_papers_epochs(make_run):
 
 
 def test_constant_rates_and_a_last_vote_have_no_figure_over_training(make_run):
-    assert "Rates α and weights v over meta-training" not in sections_of([make_run("plain", rows=[])])
+    assert "Rates α and weights v over meta-training" not in sections_of([make_run("plain", results=[])])
 
 
 def test_calibration_names_its_error_and_weights_leave_out_a_last_vote(pair):
@@ -66,14 +67,17 @@ def test_other_tasks_and_methods_get_figures_of_their_own(make_run):
 
 
 def test_seeds_are_drawn_as_one_arm(make_run):
-    drawing = sections_of([make_run(f"s{seed}", seed=seed, rows=[]) for seed in range(3)])["Meta-training"].drawings[0]
+    drawing = sections_of([make_run(f"s{seed}", seed=seed, results=[]) for seed in range(3)])["Meta-training"].drawings[
+        0
+    ]
     assert "MTL (3 seeds)" in texts(drawing.svg)
     assert "means over seeds" in drawing.caption
 
 
 def test_what_could_not_be_drawn_is_said(make_run):
-    young = make_run("young", e3bm=True, done=10, rows=[])
-    bare = make_run("bare", e3bm=True, rows=[{"method": "MTL+E3BM", "accuracy": 50.0, "run": "bare"}])
+    young = make_run("young", e3bm=True, done=10, results=[])
+    bare_result = result_of("bare", "MTL+E3BM", reliability=None, epoch_accuracy=())
+    bare = make_run("bare", e3bm=True, results=[bare_result])
     (bare / "schedules.jsonl").unlink()
     (bare / "metrics.jsonl").unlink()
     sections = sections_of([young, bare])
@@ -92,15 +96,14 @@ def test_what_could_not_be_drawn_is_said(make_run):
 
 
 def test_a_nearest_mean_has_no_epochs_to_show(pretrained):
-    row = {"method": "nearest class mean", "epochs": 0, "epoch_accuracy": [50.0], "rates": [0.0], "weights": [1.0]}
-    bins = {"confidence": [0.5], "accuracy": [0.4], "count": [10.0]}
-    (pretrained / "results.json").write_text(json.dumps([row | {"accuracy": 50.0, "reliability": bins}]))
+    changes = {"epochs": 0, "epoch_accuracy": [50.0], "rates": [0.0], "weights": [1.0]}
+    RunFolder(pretrained).add_result(result_of("pretrain", "nearest class mean", **changes))
     sections = sections_of([pretrained])
     assert list(sections) == ["Calibration", "Pretraining"]
 
 
 def test_names_that_fall_together_are_kept_apart(make_run):
-    runs = [make_run("a", e3bm=True, rows=[], name="鳥"), make_run("b", e3bm=True, epochs=6, rows=[], name="魚")]
+    runs = [make_run("a", e3bm=True, results=[], name="鳥"), make_run("b", e3bm=True, epochs=6, results=[], name="魚")]
     names = [drawing.name for section in sections_of(runs).values() for drawing in section.drawings]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)

@@ -9,6 +9,7 @@ from e3bm.report.page import report
 from e3bm.runs.folder.files import write_json
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TrainSettings
+from result_records import result_of
 
 
 @pytest.fixture
@@ -40,9 +41,9 @@ def test_the_same_runs_give_the_same_bytes_and_are_left_alone(run: Path, tmp_pat
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_given_rows_replace_those_of_the_runs(run: Path, tmp_path: Path):
-    rows = [{"method": "MTL over seeds", "accuracy": 55.5, "ci": 0.5, "seeds": [0, 1, 2], "setting": "inductive"}]
-    assert "MTL over seeds" in report([run], tmp_path / "out", rows=rows).read_text(encoding="utf-8")
+def test_given_results_replace_those_of_the_runs(run: Path, tmp_path: Path):
+    results = [result_of("run", "MTL over seeds", accuracy=55.5, ci=0.5, seeds=(0, 1, 2))]
+    assert "MTL over seeds" in report([run], tmp_path / "out", results=results).read_text(encoding="utf-8")
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(run: Path, tmp_path: Path):

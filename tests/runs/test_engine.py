@@ -7,6 +7,7 @@ from torch import nn
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
 from e3bm.runs.engine import Engine, _check_restarts
+from e3bm.runs.folder.environment import is_leader
 from e3bm.runs.settings import MachineSettings
 
 
@@ -70,6 +71,6 @@ def test_restarts_need_a_store_of_their_own(monkeypatch):
 
 
 def test_the_leader_is_the_first_process(monkeypatch):
-    assert Engine.is_leader()
+    assert is_leader()
     monkeypatch.setenv("RANK", "1")
-    assert not Engine.is_leader()
+    assert not is_leader()

@@ -5,10 +5,11 @@ import torch
 
 import small_runs
 from e3bm.runs.assembly import build_backbone, build_learner
-from e3bm.runs.evaluation.ensemble import settings_beside
 from e3bm.runs.evaluation.evaluate import evaluate
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.folder.relatives import with_relatives
+from e3bm.runs.folder.run import read_run
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.tasks import episode_sampler, image_tasks, open_data
 from e3bm.runs.training.train import run_train
@@ -17,13 +18,13 @@ from e3bm.runs.training.train import run_train
 def test_scaled_features_are_those_of_the_images(small_data, tmp_path):
     run = run_train(small_runs.settings(small_data, "mtl-scaled+e3bm", optimiser__steps=4), tmp_path / "run")
     (row,) = run_test([run.path], TestSettings(episodes=12))
-    train = settings_beside(run)
+    train = with_relatives(read_run(run.path))
     data = open_data(train.data)
     learner = build_learner(train, build_backbone(train.backbone, *data.input_shape))
-    assert row["parameters"] == sum(parameter.numel() for parameter in learner.parameters())
+    assert row.parameters == sum(parameter.numel() for parameter in learner.parameters())
     Checkpoints(run.path).load_weights(learner, "best")
     sampler = episode_sampler(data, "test", train.episode, 1234, "test")
     found = evaluate(learner, image_tasks(data, sampler, augment=False, dtype=torch.float32), 12)
-    torch.testing.assert_close(found.summary()["nll"], row["nll"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.summary()["nll"], row.nll, rtol=1e-5, atol=1e-6)
     # Features are computed in other batches: of 72 queries, rounding may turn one that lies on the border.
-    assert found.summary()["accuracy"] == pytest.approx(row["accuracy"], abs=1.01 * 100 / 72)
+    assert found.summary()["accuracy"] == pytest.approx(row.accuracy, abs=1.01 * 100 / 72)

@@ -171,6 +171,17 @@ def test_a_bad_photo_is_named_and_nothing_is_kept_of_its_request(visitor, glyph_
     assert visitor.get("/workspace").json()["classes"][0]["photos"] == []
 
 
+def test_a_photo_of_a_phone_is_read(visitor) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra `pretrained` is not installed")
+    number = visitor.post("/classes", json={"name": "g"}).json()["id"]
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    written = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(written)
+    assert visitor.photos(f"/classes/{number}/photos", written.getvalue()).status_code == 201
+    damaged = written.getvalue()[: len(written.getvalue()) // 2]
+    assert "cannot be used" in visitor.photos(f"/classes/{number}/photos", damaged).json()["error"]
+
+
 def test_a_decoder_that_gives_up_in_its_own_way_is_a_sentence(visitor) -> None:
     number = visitor.post("/classes", json={"name": "g"}).json()["id"]
     unknown_format = b"DDS " + (124).to_bytes(4, "little") + bytes(120)  # Pillow raises NotImplementedError

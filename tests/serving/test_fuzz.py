@@ -19,7 +19,24 @@ from hypothesis import strategies as some
 from PIL import Image
 
 CASES = int(os.environ.get("E3BM_FUZZ_CASES", "100"))
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "TGA", "PCX", "DDS", "JPEG2000", "MPO", "SGI")
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "PPM",
+    "ICO",
+    "TGA",
+    "PCX",
+    "DDS",
+    "JPEG2000",
+    "MPO",
+    "SGI",
+    "AVIF",
+    "HEIF",
+)
 MODES = ("L", "RGB", "RGBA", "P", "1", "CMYK")
 PLACES = (("POST", "/classes/{}/photos"), ("POST", "/predict"), ("PUT", "/model"), ("POST", "/classes"))
 KINDS = ("multipart/form-data", "multipart/form-data; boundary=", "application/json", "image/png")

@@ -4,7 +4,6 @@ from e3bm.backbones.base import BACKBONES, Backbone, BackboneFactory, build, wra
 from e3bm.backbones.conv4 import Conv4
 from e3bm.backbones.encode import EncodeMode, encode
 from e3bm.backbones.folding import fold_batchnorm
-from e3bm.backbones.levelled import LevelledBackbone, level_of
 from e3bm.backbones.normalisation import (
     BatchNormMode,
     TaskBatchNorm2d,
@@ -16,6 +15,7 @@ from e3bm.backbones.normalisation import (
 from e3bm.backbones.resnet import ResNet
 from e3bm.backbones.scale_shift import ScaleShiftConv2d, ScaleShiftParameters, learnable_parameters, scale_and_shift
 from e3bm.backbones.tadam_resnet import TadamResNet
+from e3bm.backbones.whitened import WhitenedBackbone, whitening_of
 from e3bm.backbones.wide_resnet import WideResNet
 
 __all__ = [
@@ -25,12 +25,12 @@ __all__ = [
     "BatchNormMode",
     "Conv4",
     "EncodeMode",
-    "LevelledBackbone",
     "ResNet",
     "ScaleShiftConv2d",
     "ScaleShiftParameters",
     "TadamResNet",
     "TaskBatchNorm2d",
+    "WhitenedBackbone",
     "WideResNet",
     "batchnorm_mode",
     "build",
@@ -38,9 +38,9 @@ __all__ = [
     "encode",
     "fold_batchnorm",
     "learnable_parameters",
-    "level_of",
     "pop_statistics",
     "scale_and_shift",
     "set_batchnorm",
+    "whitening_of",
     "wrap",
 ]

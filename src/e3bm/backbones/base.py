@@ -44,7 +44,7 @@ class Backbone(nn.Module, ABC):
         """
         raise SettingsError(
             f"{type(self).__name__} gives features without positions, and this method needs feature maps; choose one "
-            "of the backbones conv4, resnet12, resnet18, resnet25 or wrn28_10, not levelled."
+            "of the backbones conv4, resnet12, resnet18, resnet25 or wrn28_10, not whitened."
         )
 
     def conv_norm_pairs(self) -> list[tuple[str, str]]:

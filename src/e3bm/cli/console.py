@@ -20,6 +20,7 @@ from rich.progress import Progress as Bar
 
 from e3bm.errors import E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
+from e3bm.runs.folder.environment import is_leader
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TrainSettings
 from e3bm.settings import AnySettings, settings_error
@@ -141,14 +142,9 @@ def print_json(value: Any) -> None:
 
 def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":
     """Bars on a terminal, lines elsewhere; only the leading process shows anything."""
-    if sys.stderr.isatty() and leads() and not quiet:
+    if sys.stderr.isatty() and is_leader() and not quiet:
         return BarProgress()
-    return LineProgress(quiet or not leads())
-
-
-def leads() -> bool:
-    """Whether this process prints results: the only one, or the first of those that torchrun or SLURM started."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+    return LineProgress(quiet or not is_leader())
 
 
 class BarProgress:
@@ -226,7 +222,7 @@ def _words(numbers: dict[str, float]) -> str:
 
 def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up: str) -> None:
     """The best validation of a run, and the command that uses it; of several processes only the first says it."""
-    if not leads():
+    if not is_leader():
         return
     best = max((line for line in folder.lines("metrics") if line["split"] == "val"), key=lambda line: line["accuracy"])
     if as_json:

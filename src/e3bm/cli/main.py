@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": "an HTTP API and a page: drop photos into classes, fit, ask",
     "ablate": "the paper's ablations of alpha, v and the hyperprior, one report",
     "reproduce": "a table or figure of the paper: paper, published code and ours side by side",
+    "results": "kept results: list, add a run, unpack one into a folder, check all",
     "report": "one HTML page and figures from run folders",
     "cost": "parameters of every system and what E3BM adds (Table S3)",
     "datasets": "known data sets, where they are looked for, what is there",

@@ -24,8 +24,11 @@ from e3bm.data.source import open_dataset, registered_sources
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, parse_pipeline
 from e3bm.runs.assembly import build_backbone, weights_digest
-from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
-from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.checkpoint import misfit, read_weights
+from e3bm.runs.folder.relatives import backbone_weights, find_backbone, tested_weights
+from e3bm.runs.folder.run import Run
+from e3bm.runs.folder.upgrade import upgraded_backbone
+from e3bm.runs.kept.store import kept_run, open_run
 from e3bm.runs.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings
 from e3bm.settings import read_settings
 
@@ -47,7 +50,7 @@ def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> Fe
     if isinstance(backbone, str) and backbone.startswith(HUB):
         return hub_extractor(backbone.removeprefix(HUB), pipeline)
     place = Path(backbone)
-    if place.is_dir():
+    if place.is_dir() or kept_run(place):
         return run_extractor(place, pipeline)
     if place.is_file():
         return weights_file_extractor(place, pipeline)
@@ -77,24 +80,23 @@ def module_extractor(module: nn.Module, pipeline: str | None) -> FeatureExtracto
     return FeatureExtractor(network, parse_pipeline(pipeline), channels, origin)
 
 
-def run_extractor(run: Path, pipeline: str | None = None) -> FeatureExtractor:
+def run_extractor(path: Path, pipeline: str | None = None) -> FeatureExtractor:
     """The backbone of a run of `e3bm pretrain` or `e3bm train`, with the preprocessing of its validation images."""
-    folder = RunFolder(run)
-    config = folder.config()
-    kind: type[PretrainSettings] | type[TrainSettings]
-    kind = PretrainSettings if config["kind"] == "pretrain" else TrainSettings
-    settings = read_settings(kind, config["settings"])
-    chosen, data = settings.backbone, settings.data
+    run = open_run(path)
+    if not isinstance(run.settings, PretrainSettings | TrainSettings):
+        raise SettingsError(f"{path} is a run of kind {run.kind}, which has no backbone; use one of `e3bm pretrain`.")
+    chosen, data = run.settings.backbone, run.settings.data
     if chosen.batchnorm in ("batch", "per_step"):
         raise SettingsError(
-            f"The backbone of {run} was trained with the statistics of each batch and has none of its own; "
+            f"The backbone of {path} was trained with the statistics of each batch and has none of its own; "
             "use one of `e3bm pretrain`."
         )
     weights = _weights_of_run(run, chosen)
-    size = data.image_size or _own_size(data)
+    # Runs of former versions did not note the shape of their input.
+    size = run.input_shape.image_size if run.input_shape else data.image_size or _own_size(data)
     steps = _evaluation_pipeline(data, size) if pipeline is None else parse_pipeline(pipeline)
     pixels = steps.output_shape((size, size, 3 if len(steps.normalisation.mean) == 3 else _channels(weights)))[1]
-    return _extractor(chosen, pixels, weights, steps, str(run))
+    return _extractor(chosen, pixels, weights, steps, str(path))
 
 
 def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor:
@@ -134,8 +136,8 @@ def _extractor(
         raise CheckpointError(f"The weights of {shown} do not fit a {name}: {misfit(error)}") from None
     folded = fold_batchnorm(network)
     settings: dict[str, Any] = {"name": name, "width": chosen.width, "image_size": pixels}
-    if chosen.levelled:
-        settings["levelled"] = True
+    if chosen.whitened:
+        settings["whitened"] = True
     return FeatureExtractor(folded, steps, channels, BackboneOrigin("run", name, weights_digest(folded), settings))
 
 
@@ -143,18 +145,15 @@ def _network(chosen: BackboneSettings, channels: int, pixels: int) -> Backbone:
     return build_backbone(chosen.but(pretrained=None), channels, pixels)
 
 
-def _weights_of_run(run: Path, chosen: BackboneSettings) -> dict[str, Tensor]:
-    checkpoints = Checkpoints(run)
-    found = checkpoints.weights("best" if checkpoints.has("best") else "last")
+def _weights_of_run(run: Run, chosen: BackboneSettings) -> dict[str, Tensor]:
+    found = tested_weights(run.path)
     inside = {name.partition(INSIDE)[2]: value for name, value in found.items() if INSIDE in name}
     if inside:
         return inside
     if chosen.pretrained is None:
-        raise CheckpointError(f"There is no backbone in {run}; give a run of `e3bm pretrain`.")
-    if not chosen.pretrained.exists():
-        raise CheckpointError(f"The run {run} used the backbone of {chosen.pretrained}, which is not there any more.")
+        raise CheckpointError(f"There is no backbone in {run.path}; give a run of `e3bm pretrain`.")
     # A frozen backbone is not in the learner's checkpoint but where it was pre-trained.
-    return _weights_of_run(chosen.pretrained, chosen) if chosen.pretrained.is_dir() else read_weights(chosen.pretrained)
+    return backbone_weights(find_backbone(run, chosen.pretrained))
 
 
 def _channels(weights: dict[str, Tensor]) -> int:
@@ -274,8 +273,8 @@ def _rebuilt_run(
     origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: dict[str, Tensor]
 ) -> FeatureExtractor:
     """The backbone of a run whose folded weights a model file holds; they are the only memory it takes."""
-    values = origin.settings
-    known = {"name": values.get("name"), "width": values.get("width"), "levelled": values.get("levelled", False)}
+    values = upgraded_backbone(origin.settings)
+    known = {"name": values.get("name"), "width": values.get("width"), "whitened": values.get("whitened", False)}
     chosen = read_settings(BackboneSettings, known)
     size = read_settings(DataSettings, {"image_size": values.get("image_size")}).image_size or 0
     try:

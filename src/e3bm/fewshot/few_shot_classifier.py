@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float, Float32
 
-from e3bm.data.read.photos import Photo, as_photos
+from e3bm.data.read.photos import Photo, UnusedFile, as_photos, unused_sentences
 from e3bm.errors import DataError
 from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.extractor import FeatureExtractor
@@ -56,8 +56,8 @@ class FewShotClassifier:
     ) -> "FewShotClassifier":
         """Learn from a folder with a subfolder per class, a mapping from classes to photos, or photos and labels."""
         with open_photos(source, labels) as photos:
-            read = read_shots(photos, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
-        return self._refit(read.shots, notes=read.skipped)
+            read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
+        return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
 
     def fit_features(self, features: Mapping[str, Float[np.ndarray, "K D"]]) -> "FewShotClassifier":
         """Learn from features of photos, by class, as ``features`` gives them."""
@@ -203,13 +203,26 @@ class FewShotClassifier:
         """What should be known about the photos that it was fitted on."""
         return self.fitted.notes
 
-    def _refit(self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = ()) -> "FewShotClassifier":
+    def _refit(
+        self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()
+    ) -> "FewShotClassifier":
         support, prior = SupportSet.of(shots), load_prior(self.prior_path)
         found = fit_head(prior, support.features, support.labels, len(support.classes), self.options)
         self._fitted = FittedModel(
-            support.classes, found, support, prior.digest, self.prior_path is not None, (*notes, *support.notes())
+            support.classes,
+            found,
+            support,
+            prior.digest,
+            self.prior_path is not None,
+            (*notes, *unused_sentences(unused), *support.notes()),
+            unused,
         )
         return self
+
+    @property
+    def unused(self) -> tuple[UnusedFile, ...]:
+        """Files of the folder or archive that it was fitted on in which there is no photo, and why."""
+        return self.fitted.unused
 
     @property
     def is_fitted(self) -> bool:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from e3bm.data.read.photos import UnusedFile
 from e3bm.errors import DataError
 from e3bm.fewshot.fitted_head import FittedHead
 from e3bm.fewshot.prediction import Prediction, prediction_records
@@ -51,6 +52,8 @@ class FittedModel:
     own_prior: bool
     """Whether the prior is not the one that came with the package."""
     notes: tuple[str, ...] = ()
+    unused: tuple[UnusedFile, ...] = ()
+    """Files among the labelled photos that are no photos."""
 
     def predict(self, features: Float[np.ndarray, "N D"], coverage: float | None = None) -> list[Prediction]:
         """What is said of features; ``coverage`` asks for prediction sets too."""

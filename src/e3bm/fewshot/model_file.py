@@ -51,12 +51,14 @@ def save_model(path: Path, extractor: FeatureExtractor, fitted: FittedModel, *, 
         raise CheckpointError(f"The model cannot be written to {path}: {reason or error}.") from error
 
 
-def check_target(path: Path) -> None:
-    """Refuse early what cannot become a model file."""
+def check_target(path: Path, *, replace: bool = True) -> None:
+    """Refuse early what cannot become a model file, and a model file that must not be replaced."""
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give the name of a model file, such as {path / 'model.e3bm'}.")
     if path.is_file() and path.suffix != SUFFIX and not _may_be_replaced(path):
         raise CheckpointError(f"{path} exists and is no model file; it is left alone, give another name.")
+    if not replace and path.is_file() and path.stat().st_size:
+        raise CheckpointError(f"{path} exists already; give another name with --out, or --force to replace it.")
 
 
 def model_bytes(extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from e3bm.data.read.photos import Photo, as_photos, photo_name, photos_by_class, photos_in
+from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.support_set import Shots, check_class_name, numbered_names
@@ -24,28 +24,36 @@ class ReadShots:
     skipped: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class LabelledPhotos:
+    """The photos of every class, and the files of their folder in which there is no photo."""
+
+    by_class: dict[str, list[Photo]]
+    unused: tuple[UnusedFile, ...] = ()
+
+
 @contextmanager
-def open_photos(source: Source, labels: Sequence[object] | None) -> Iterator[dict[str, list[Photo]]]:
+def open_photos(source: Source, labels: Sequence[object] | None) -> Iterator[LabelledPhotos]:
     """The photos of every class, from any form of source; an archive stays open inside of the block."""
     if isinstance(source, str | Path):
         if labels is not None:
             raise DataError("Labels go with a list of photos; in a folder the subfolders are the classes.")
         with photos_by_class(Path(source)) as found:
-            yield {name: list(photos) for name, photos in found.items()}
+            yield LabelledPhotos({name: list(photos) for name, photos in found.by_class.items()}, found.unused)
     elif isinstance(source, Mapping):
         if labels is not None:
             raise DataError("Labels go with a list of photos; in a mapping the keys are the classes.")
-        yield {_class_name(name): list_photos(photos) for name, photos in source.items()}
+        yield LabelledPhotos({_class_name(name): list_photos(photos) for name, photos in source.items()})
     elif labels is None:
         raise DataError("A list of photos needs as many labels: fit(photos, labels).")
     else:
-        yield _labelled(as_photos(source)[0], labels)
+        yield LabelledPhotos(_labelled(as_photos(source)[0], labels))
 
 
 def list_photos(photos: Photo | Iterable[Photo]) -> list[Photo]:
     """A list of photos; a folder stands for all photos in it."""
     if isinstance(photos, str | Path) and Path(photos).is_dir():
-        return list(photos_in(Path(photos)))
+        return list(photos_in(Path(photos))[0])
     return as_photos(photos)[0]
 
 
@@ -56,7 +64,7 @@ def read_shots(
     skip_unreadable: bool = False,
     progress: Progress | None = None,
 ) -> ReadShots:
-    """The features of all photos; those that cannot be read are named together."""
+    """The features of all photos; those that cannot be read are named together, in one error or as skipped."""
     for name, some in photos.items():
         check_class_name(name)
         if not some:
@@ -82,8 +90,11 @@ def read_shots(
             elif skip_unreadable:
                 raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
     if failures and not skip_unreadable:
-        more = f" {len(failures) - 1} more cannot be used either." if len(failures) > 1 else ""
-        raise DataError(f"{failures[0]} Remove or replace it.{more}")
+        which = "it" if len(failures) == 1 else f"these {len(failures)} photos"
+        raise DataError(
+            f"{' '.join(failures)} Remove or replace {which}, or go on without: --skip-unreadable "
+            "(skip_unreadable=True in Python)."
+        )
     return ReadShots(shots, tuple(failures))
 
 

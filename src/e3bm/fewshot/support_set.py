@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,12 +74,16 @@ class SupportSet:
         return tuple(name for some in self.shots.values() for name in some.names)
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences about what works but may not be meant: classes of one photo, photos that are there twice."""
+        """Sentences about what works but may not be meant: single photos, photos that are twice, `Crow` and `crow`."""
         found = []
         single = [name for name, some in self.shots.items() if len(some) == 1]
         if single:
             which = f"{'Class' if len(single) == 1 else 'Classes'} {_quoted(single)} {_have(single)} a single photo"
             found.append(f"{which}: it works, and more photos make it surer.")
+        found += [
+            f"The classes {_quoted(names)} differ only in upper and lower case; if they are one, join their folders."
+            for names in _equal_but_for_case(self.shots)
+        ]
         for name, some in self.shots.items():
             twice = [group for group in _equal_rows(some.features) if len(group) > 1]
             if twice:
@@ -146,6 +150,13 @@ def _refuse_lookalike_names(names: Mapping[str, object]) -> None:
         if normal in seen:
             raise DataError(f"The class names {seen[normal]!r} and {name!r} look the same; rename one of them.")
         seen[normal] = name
+
+
+def _equal_but_for_case(names: Iterable[str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[unicodedata.normalize("NFC", name).casefold()].append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _equal_rows(features: Float32[np.ndarray, "N D"]) -> list[list[int]]:

@@ -13,13 +13,16 @@ from e3bm.methods.base import (
     ReadyFeatures,
     ReadyMaps,
 )
+from e3bm.methods.bayesian_maml import BayesianMaml
 from e3bm.methods.can import Can, CanT
 from e3bm.methods.ctm import Ctm
 from e3bm.methods.egnn import Egnn
 from e3bm.methods.heads.collapsed import CollapsedHead
 from e3bm.methods.laplacian_shot import LaplacianShot
+from e3bm.methods.leo import Leo
 from e3bm.methods.linear_rivals import LogisticRegression, RidgeRegression
 from e3bm.methods.maml import Maml
+from e3bm.methods.maml_plus_plus import MamlPlusPlus
 from e3bm.methods.map_rounds import MapRounds
 from e3bm.methods.matching_nets import MatchingNets
 from e3bm.methods.matching_nets_fce import MatchingNetsFce
@@ -38,6 +41,7 @@ from e3bm.methods.tim import Tim
 __all__ = [
     "DEFAULT_METHOD",
     "METHODS",
+    "BayesianMaml",
     "Can",
     "CanT",
     "CollapsedHead",
@@ -48,8 +52,10 @@ __all__ = [
     "InnerLoopMethod",
     "InnerLoopSettings",
     "LaplacianShot",
+    "Leo",
     "LogisticRegression",
     "Maml",
+    "MamlPlusPlus",
     "MapRounds",
     "MatchingNets",
     "MatchingNetsFce",

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from e3bm.errors import SettingsError
-from e3bm.paper.export import export_run
 from e3bm.paper.presets import (
     ABLATIONS,
     KINDS,
@@ -19,6 +18,8 @@ from e3bm.paper.presets import (
 from e3bm.progress import Progress, Silent
 from e3bm.report.page import report
 from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.kept.pack import add_runs
+from e3bm.runs.result import Result
 from e3bm.runs.settings import HYPERPRIOR_RATES, HyperpriorSettings, TestSettings, TrainSettings
 from e3bm.runs.training.train_many import Job, train_many
 
@@ -147,7 +148,7 @@ TITLES: dict[Study, str] = {"rate": "Where α comes from", "weight": "Where v co
 class Ablation:
     """What came out, and the page that shows it."""
 
-    rows: list[dict[str, Any]]
+    results: list[Result]
     page: Path
 
 
@@ -174,22 +175,21 @@ def ablate(
     ready = train_many(jobs, seconds=seconds, workers=workers, progress=progress)
     if not ready:
         raise SettingsError(f"No arm in {folder} has been trained yet; give the study more time.")
-    rows = run_test(ready, test or TestSettings(), progress)
+    results = run_test(ready, test or TestSettings(), progress)
     if keep is not None:
-        for run in ready:
-            export_run(run, keep.parents[1], place=f"{keep.parent.name}/{keep.name}", compact=True)
+        add_runs(ready, keep.parents[1], group=f"{keep.parent.name}/{keep.name}", compact=True)
     title = f"{TITLES[study]} of {settings.method.name.upper()}"
-    page = report(ready, folder / f"report-{study}", title=title, rows=summary_rows(rows))
-    return Ablation(rows, page)
+    page = report(ready, folder / f"report-{study}", title=title, results=one_per_arm(results))
+    return Ablation(results, page)
 
 
-def summary_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per arm: seeds taken together where there are several, in the order of the arms."""
-    means = {name: row for row in rows if row["seeds"] for name in row["run"].split(", ")}
-    shown: list[dict[str, Any]] = []
-    for row in rows:
-        if not row["seeds"]:
-            best = means.get(row["run"], row)
+def one_per_arm(results: Sequence[Result]) -> list[Result]:
+    """Seeds taken together where there are several, in the order of the arms."""
+    means = {name: result for result in results if result.seeds for name in result.run.split(", ")}
+    shown: list[Result] = []
+    for result in results:
+        if not result.seeds:
+            best = means.get(result.run, result)
             shown += [best] if best not in shown else []
     return shown
 

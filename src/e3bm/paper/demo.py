@@ -8,7 +8,8 @@ from typing import Any, Literal
 from e3bm.paper.presets import Kind, hyperprior_settings, method_settings
 from e3bm.progress import Progress, Silent
 from e3bm.report.page import report
-from e3bm.runs.evaluation.test import Row, run_test
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.result import Result
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train_many import Job, train_many
@@ -42,7 +43,7 @@ SIZES: dict[Size, DemoSize] = {
 class Demo:
     """Where everything is, and what came out."""
 
-    rows: list[Row]
+    results: list[Result]
     page: Path
     seconds: float
 
@@ -103,6 +104,6 @@ def run_demo(size: Size, folder: Path, progress: Progress | None = None, workers
     # MAML takes longest: its two runs start first, one per core.
     train_many(sorted(jobs, key=lambda job: job.settings.method.name != "maml"), workers=workers, progress=progress)
     runs = [backbone, *(job.folder for job in jobs)]
-    rows = run_test(runs, TestSettings(episodes=amount.test_episodes), progress)
+    results = run_test(runs, TestSettings(episodes=amount.test_episodes), progress)
     page = report(runs, folder / "report")
-    return Demo(rows, page, time.perf_counter() - started)
+    return Demo(results, page, time.perf_counter() - started)

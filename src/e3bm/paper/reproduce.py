@@ -1,18 +1,16 @@
 """`e3bm reproduce`: the paper, the published code and our runs side by side; what is missing can be run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from e3bm.errors import SettingsError
-from e3bm.paper.collect import Entry, Row, baseline_of, collect_runs, entries
 from e3bm.paper.cost import cost
-from e3bm.paper.export import export_run
 from e3bm.paper.presets import find_preset
 from e3bm.paper.run_missing import Effort, preset_name, run_missing, studied_arms
 from e3bm.paper.side_by_side import (
-    WITHOUT_A_RUN,
+    Row,
     feature_rows,
     figure_entries,
     figure_rows,
@@ -21,17 +19,21 @@ from e3bm.paper.side_by_side import (
     table_rows,
 )
 from e3bm.paper.tables import OUR_SYSTEMS, PAPER_DATASETS, PaperCost, PaperRow, paper_costs, paper_rows
-from e3bm.paper.timed_cost import preset_cost
+from e3bm.paper.timed_cost import TimedCost, preset_cost
 from e3bm.progress import Progress, Silent
-from e3bm.report.page import report
+from e3bm.report.page import write_report
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import read_json, write_json
+from e3bm.runs.folder.run import Run
+from e3bm.runs.kept.entries import Entry, baseline_entry, entries
+from e3bm.runs.kept.pack import add_runs
+from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import TrainSettings
 
 # Table S3: printed parameters and minutes beside our counts and measured ratios.
 
 
-COSTS_FOLDER = "costs"
+COSTS_FILE = "costs.json"
 PRESETS = {
     "ResNet-25": "paper-mtl-resnet25-miniimagenet-1shot-lstm-inductive",
     "WRN-28-10": "paper-sib-wrn28_10-miniimagenet-1shot-lstm-transductive",
@@ -50,8 +52,32 @@ COUNTED = {
 }
 
 
-def cost_rows(results: Path, row: str | None, measure: bool, progress: Progress) -> list[dict[str, Any]]:
-    """One row per printed system; ``paper`` and ``ours`` are parameters in thousands, truncated as printed."""
+@dataclass(frozen=True)
+class CostRow:
+    """A printed cost with ours beside it; ``paper`` and ``ours`` are parameters in thousands, truncated as printed."""
+
+    method: str
+    backbone: str
+    paper: int
+    ours: int
+    parameters: int
+    paper_minutes: float
+    paper_time_percent: float | None
+    time_percent: float | None = None
+    seconds_per_100_epochs: float | None = None
+    commit: str | None = None
+    run: str | None = None
+    """The file with the measured times."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, with the place in the paper under the names that other tables have for it."""
+        none = {field.name: None for field in fields(Row)}
+        unsaid = Row("S3", self.method, self.backbone, "miniimagenet", 5, 1, None).as_json()
+        return none | unsaid | vars(self)
+
+
+def cost_rows(results: Path, row: str | None, measure: bool, progress: Progress) -> list[CostRow]:
+    """One row per printed system."""
     chosen = [each for each in paper_costs() if (row or "").lower() in each.method.lower()]
     if not chosen:
         known = dict.fromkeys(each.method for each in paper_costs())
@@ -63,45 +89,43 @@ def cost_rows(results: Path, row: str | None, measure: bool, progress: Progress)
     return [_row(each, counts[COUNTED[each.method, each.backbone]], results) for each in chosen]
 
 
-def _row(printed: PaperCost, parameters: int, results: Path) -> dict[str, Any]:
-    path = results / COSTS_FOLDER / f"{PRESETS[printed.backbone]}.json"
-    measured = read_json(path) if path.exists() else {"rows": [], "environment": {}}
-    timed: dict[str, Any] = next((found for found in measured["rows"] if found["system"] == printed.method), {})
+def _row(printed: PaperCost, parameters: int, results: Path) -> CostRow:
+    preset = PRESETS[printed.backbone]
+    measured = _measured(results).get(preset, {"rows": [], "environment": {}})
+    timed = next((TimedCost(**found) for found in measured["rows"] if found["system"] == printed.method), None)
     alone = {each.method: each for each in paper_costs() if each.backbone == printed.backbone}.get(
         printed.method.removesuffix("+E3BM"), printed
     )
-    return {
-        "table": "S3",
-        "method": printed.method,
-        "backbone": printed.backbone,
-        "dataset": "miniimagenet",
-        "shots": 1,
-        "paper": printed.parameters_k,
-        "published_code": None,
-        **WITHOUT_A_RUN,
-        "ways": 5,
-        "ours": parameters // 1000,
-        "parameters": parameters,
-        "paper_minutes": printed.minutes,
-        "paper_time_percent": round(100 * (printed.minutes / alone.minutes - 1), 1) if alone != printed else None,
-        "time_percent": timed.get("time_percent"),
-        "seconds_per_100_epochs": timed.get("seconds_per_100_epochs"),
-        "commit": measured["environment"].get("commit"),
-        "run": str(path) if timed else None,
-    }
+    return CostRow(
+        method=printed.method,
+        backbone=printed.backbone,
+        paper=printed.parameters_k,
+        ours=parameters // 1000,
+        parameters=parameters,
+        paper_minutes=printed.minutes,
+        paper_time_percent=round(100 * (printed.minutes / alone.minutes - 1), 1) if alone != printed else None,
+        time_percent=timed.time_percent if timed else None,
+        seconds_per_100_epochs=timed.seconds_per_100_epochs if timed else None,
+        commit=measured["environment"].get("commit"),
+        run=f"{results / COSTS_FILE} {preset}" if timed else None,
+    )
+
+
+def _measured(results: Path) -> dict[str, Any]:
+    path = results / COSTS_FILE
+    return dict(read_json(path)) if path.exists() else {}
 
 
 def _measure(results: Path, name: str, progress: Progress) -> None:
-    path = results / COSTS_FOLDER / f"{name}.json"
-    if path.exists():
+    if name in _measured(results):
         return
     progress.say(f"Timing {name}: one task at a time, which takes minutes.")
-    rows = preset_cost(find_preset(name), repeats=3, training=False, progress=progress)
-    write_json(path, {"preset": name, "environment": describe_environment(), "rows": rows})
+    rows = [vars(row) for row in preset_cost(find_preset(name), repeats=3, training=False, progress=progress)]
+    write_json(results / COSTS_FILE, _measured(results) | {name: {"environment": describe_environment(), "rows": rows}})
 
 
 Target = Literal["T1", "T2", "S1", "S2", "S3", "F4"]
-STUDY_FOLDER = "study"  # runs that tried settings out belong to no table
+STUDY = "study"  # the group of runs that tried settings out, which belong to no table
 
 
 @dataclass(frozen=True)
@@ -114,21 +138,17 @@ class Request:
     shot: int | None = None
     results: Path = Path("results")
     keep: tuple[Path, ...] = ()
-    """Tested run folders that are copied into results first."""
+    """Measured run folders that are copied into results first."""
     effort: Effort | None = None
     """How to run what is missing; None: only show what is there."""
 
 
 def reproduce(request: Request, progress: Progress | None = None) -> list[Row]:
-    """One row per printed number and system of ours, in the paper's order."""
+    """One row per printed accuracy and system of ours, in the paper's order."""
     progress = progress or Silent()
     _check(request)
-    for run in request.keep:
-        export_run(run, request.results)
-    if request.target == "S3":
-        from e3bm.paper.reproduce import cost_rows
-
-        return cost_rows(request.results, request.row, request.effort is not None, progress)
+    if request.keep:
+        add_runs(request.keep, request.results)
     wanted = wanted_rows(request)
     if request.effort is not None:
         _run_missing(request, wanted, request.effort, progress)
@@ -141,13 +161,19 @@ def reproduce(request: Request, progress: Progress | None = None) -> list[Row]:
     return rows
 
 
+def reproduce_costs(request: Request, progress: Progress | None = None) -> list[CostRow]:
+    """Table S3: one row per printed system."""
+    _check(request)
+    return cost_rows(request.results, request.row, request.effort is not None, progress or Silent())
+
+
 def draw_figure(request: Request, out: Path) -> Path | None:
     """Figure 4 as a page: validation curves of all arms, and alpha and v over meta-training; None without runs."""
     found = kept_entries(request.results)
     arms = [entry for _, _, entry in figure_entries(wanted_rows(request), found)]
-    runs = [run.path for entry in arms for run in entry.runs]
-    rows = [entry.summary(baseline_of(entry, found)) for entry in arms]
-    return report(runs, out, title="Figure 4: ablations of MTL", rows=rows) if runs else None
+    runs = [run for entry in arms for run in entry.runs]
+    results = [entry.together(baseline_entry(entry, found)) for entry in arms]
+    return write_report(runs, out, title="Figure 4: ablations of MTL", results=results) if runs else None
 
 
 def wanted_rows(request: Request) -> list[PaperRow]:
@@ -166,9 +192,17 @@ def wanted_rows(request: Request) -> list[PaperRow]:
 
 def kept_entries(results: Path) -> list[Entry]:
     """Everything in results that was tested on the test classes of the data that it was trained on."""
-    runs = collect_runs(results, apart=(STUDY_FOLDER,)) if results.exists() else []
-    own = lambda row: row["split"] == "test" and row.get("trained_on", row["dataset"]) == row["dataset"]
-    return [entry for entry in entries(runs) if own(entry.rows[0])]
+    return [
+        entry
+        for entry in entries(tabled_runs(results))
+        if entry.first.split == "test" and entry.first.trained_on == entry.first.dataset
+    ]
+
+
+def tabled_runs(results: Path) -> list[Run]:
+    """Kept runs that tables are made of: all but those that tried settings out."""
+    kept = KeptResults(results)
+    return [run for group in kept.groups if group != STUDY for run in kept.runs(group)]
 
 
 def _run_missing(request: Request, wanted: Sequence[PaperRow], effort: Effort, progress: Progress) -> None:
@@ -205,7 +239,7 @@ def _is_complete(preset: str, row: PaperRow, found: Sequence[Entry], seeds: int)
 
 def _build_of(settings: TrainSettings) -> tuple[object, ...]:
     backbone = settings.backbone
-    return backbone.name, backbone.width, backbone.adapt, backbone.levelled, getattr(settings.method, "start", None)
+    return backbone.name, backbone.width, backbone.adapt, backbone.whitened, getattr(settings.method, "start", None)
 
 
 def _check(request: Request) -> None:

@@ -9,23 +9,24 @@ from typing import Literal
 from e3bm.errors import SettingsError
 from e3bm.interruption import Interrupted, time_is_over, time_limit
 from e3bm.paper.ablate import PLAIN, arm_title
-from e3bm.paper.export import export_run
 from e3bm.paper.presets import ABLATIONS, LEARNED_BY, Preset, ablation_settings, find_preset
 from e3bm.paper.tables import PaperRow
 from e3bm.progress import Progress
-from e3bm.report.run_data import read_run
-from e3bm.runs.evaluation.comparison import group_of
 from e3bm.runs.evaluation.ensemble import make_ensemble
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.folder.run import read_run
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.kept.pack import add_runs, unpack
+from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import PretrainSettings, TestSettings
+from e3bm.runs.system import system_of
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train_many import Job, train_many
-from e3bm.settings import read_settings
 
-Scale = Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"]
-VARIANTS = {"levelled": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}
+Scale = Literal["small", "small-whitened", "small-pretrained", "small-scaled", "paper"]
+VARIANTS = {"whitened": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}
+KEPT = "kept"  # inside the folder of runs: backbones that came out of the results
 BACKBONE_NAMES = {"4CONV": "conv4", "ResNet-12": "resnet12", "ResNet-25": "resnet25", "WRN-28-10": "wrn28_10"}
 
 
@@ -110,7 +111,7 @@ def studied_arms() -> tuple[str, ...]:
 def backbone_name(settings: PretrainSettings) -> str:
     """The run folder of a pre-training: resnet12-half-s0."""
     width = {1.0: "", 0.5: "-half"}.get(settings.backbone.width, f"-x{settings.backbone.width:g}")
-    return f"{settings.backbone.name}{width}{'-levelled' * settings.backbone.levelled}-s{settings.seed}"
+    return f"{settings.backbone.name}{width}{'-whitened' * settings.backbone.whitened}-s{settings.seed}"
 
 
 def _backbone_key(part: Part) -> str:
@@ -127,7 +128,10 @@ def _backbones(
         if part.preset.pretrain is None or _backbone_key(part) in found:
             continue
         key = _backbone_key(part)
-        ready = [place / key for place in (effort.runs, results) if _is_pretrained(place / key, part.preset.pretrain)]
+        if _is_kept(key, results):
+            unpack(key, results, (effort.runs / KEPT / key).parent)
+        places = [place / key for place in (effort.runs, effort.runs / KEPT)]
+        ready = [place for place in places if _is_pretrained(place, part.preset.pretrain)]
         if ready:
             found[key] = ready[0]
             continue
@@ -144,13 +148,20 @@ def _backbones(
 
 
 def _is_pretrained(folder: Path, wanted: PretrainSettings) -> bool:
-    """Whether a folder holds this backbone with all its epochs; runs and results alike."""
-    run = RunFolder(folder)
-    if not run.exists or run.config()["kind"] != "pretrain" or not Checkpoints(folder).has("best"):
+    """Whether a folder holds this backbone with all its epochs."""
+    if not RunFolder(folder).exists or not Checkpoints(folder).has("best"):
         return False
-    same = group_of(read_settings(PretrainSettings, run.config()["settings"])) == group_of(wanted)
-    done, epochs = read_run(folder).progress
-    return same and done is not None and epochs is not None and done >= epochs
+    run = read_run(folder)
+    return run.system == system_of(wanted) and run.finished
+
+
+def _is_kept(key: str, results: Path) -> bool:
+    """Whether results keep a run of that name with its weights."""
+    group, _, name = key.partition("/")
+    kept = KeptResults(results)
+    return group in kept.groups and any(
+        each.name == name and each.checkpoint.get("which") for each in kept.group(group).records
+    )
 
 
 def _jobs(part: Part, backbones: dict[str, Path], effort: Effort) -> Iterator[Job]:
@@ -192,7 +203,7 @@ def _test_and_keep(
         folders = [job.folder for job in _jobs(part, backbones, effort) if job.folder in ready]
         if part.preset.members > 1 and len(folders) == part.preset.members:
             folders.append(make_ensemble(folders, effort.runs / part.folder / part.name).path)
-        if part.preset.pretrain is not None and backbones[_backbone_key(part)].is_relative_to(effort.runs):
+        if part.preset.pretrain is not None and not backbones[_backbone_key(part)].is_relative_to(effort.runs / KEPT):
             runs.insert(0, backbones[_backbone_key(part)])
         runs += folders
     for protocol, runs in protocols.items():
@@ -200,5 +211,4 @@ def _test_and_keep(
         if not distinct:
             continue
         run_test(distinct, protocol, progress)
-        for run in distinct:
-            export_run(run, results)
+        add_runs(distinct, results)

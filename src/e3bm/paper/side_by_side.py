@@ -1,14 +1,16 @@
 """A printed number and what we reached: which of our runs stands beside which row, and what is said of it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from e3bm.paper.ablate import PLAIN, arm_of
-from e3bm.paper.collect import Entry, Row, baseline_of
 from e3bm.paper.tables import PaperRow, paper_rows
-from e3bm.report.tables import duration
-from e3bm.runs.evaluation.comparison import kind_of
-from e3bm.runs.evaluation.ensemble import EnsembleSettings
+from e3bm.runs.folder.run import EnsembleSettings, Run, duration
+from e3bm.runs.kept.entries import Entry, baseline_entry
+from e3bm.runs.result import Result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
+from e3bm.runs.system import kind_of
 
 BACKBONES = {
     "4CONV": ("conv4",),
@@ -16,34 +18,87 @@ BACKBONES = {
     "ResNet-25": ("resnet25",),
     "WRN-28-10": ("wrn28_10_sib", "wrn28_10"),
 }
+# Of our result, under the same names in JSON.
 LABELS = (
-    "ways", "queries", "setting", "hyperprior", "batchnorm", "transductive_batchnorm", "order", "epochs", "commit",
-    "seconds", "split", "nll", "ece",
+    "paired_with", "paired_difference", "paired_ci", "episodes", "episodes_hash", "seed", "seed_std", "queries",
+    "hyperprior", "batchnorm", "transductive_batchnorm", "order", "epochs", "commit", "seconds", "split", "nll", "ece",
 )  # fmt: skip
-WITHOUT_A_RUN: Row = dict.fromkeys(
-    (
-        "ours", "ci", "paired_with", "paired_difference", "paired_ci", "episodes", "episodes_hash", "budget", "run",
-        "our_backbone", "adapted", "seed", "seeds", "seed_std", "train_seconds", "command", "log", *LABELS,
-    )
-)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What a system of ours reached, how, and from which runs."""
+
+    result: Result
+    seeds: tuple[int, ...]
+    budget: str
+    adapted: str
+    """What became of the backbone: frozen, scale_shift, full, full_pretrained, or none where it stands alone."""
+    runs: tuple[str, ...]
+    train_seconds: float
+    command: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A printed number with what we have beside it; either may be missing."""
+
+    table: str | None
+    method: str
+    backbone: str
+    dataset: str
+    ways: int
+    shots: int
+    setting: str | None
+    paper_hyperprior: str | None = None
+    paper: float | None = None
+    paper_ci: float | None = None
+    published_code: float | None = None
+    published_code_ci: float | None = None
+    ours: Ours | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: the printed ones, ours, and the labels of our result."""
+        values = {name: value for name, value in vars(self).items() if name != "ours"}
+        our = self.ours
+        result = our.result.as_json() if our else {}
+        return values | {
+            "ours": result.get("accuracy"),
+            "ci": result.get("ci"),
+            **{label: result.get(label) for label in LABELS},
+            "seeds": list(our.seeds) if our else None,
+            "our_backbone": result.get("backbone"),
+            "budget": our.budget if our else None,
+            "adapted": our.adapted if our else None,
+            "run": ", ".join(our.runs) if our else None,
+            "train_seconds": our.train_seconds if our else None,
+            "command": our.command if our else None,
+            "log": our.runs[0] if our else None,
+        }
 
 
 def table_rows(row: PaperRow, found: Sequence[Entry]) -> list[Row]:
     """A printed number with each of our runs of its system, or alone."""
-    printed: Row = {
-        "table": row.table,
-        "method": row.method,
-        "backbone": row.backbone,
-        "dataset": row.dataset,
-        "shots": row.shots,
-        "paper_hyperprior": row.kind,
-        "paper": row.accuracy,
-        "paper_ci": row.ci,
-        "published_code": row.published_code,
-        "published_code_ci": row.published_code_ci,
-    }
-    ours = [printed | our_numbers(entry, found) for entry in entries_for(row, found)]
-    return ours or [printed | WITHOUT_A_RUN | {"setting": row.setting, "ways": 5}]
+    beside = entries_for(row, found)
+    return [_printed(row, our_numbers(entry, found)) for entry in beside] or [_printed(row, None)]
+
+
+def _printed(row: PaperRow, ours: Ours | None) -> Row:
+    return Row(
+        table=row.table,
+        method=row.method,
+        backbone=row.backbone,
+        dataset=row.dataset,
+        ways=ours.result.ways if ours else 5,
+        shots=row.shots,
+        setting=ours.result.setting if ours else row.setting,
+        paper_hyperprior=row.kind,
+        paper=row.accuracy,
+        paper_ci=row.ci,
+        published_code=row.published_code,
+        published_code_ci=row.published_code_ci,
+        ours=ours,
+    )
 
 
 def figure_rows(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[Row]:
@@ -51,8 +106,8 @@ def figure_rows(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[Row]
     rows = []
     for place, arm, entry in figure_entries(wanted, found):
         name = f"MTL ({'a4, v5' if arm == PLAIN.name else arm})"
-        rows.append(_unprinted("F4", name, place.backbone, entry) | our_numbers(entry, found))
-    return sorted(rows, key=lambda row: (row["dataset"], row["shots"], row["method"]))
+        rows.append(_unprinted("F4", name, place.backbone, entry, found))
+    return sorted(rows, key=lambda row: (row.dataset, row.shots, row.method))
 
 
 def figure_entries(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[tuple[PaperRow, str, Entry]]:
@@ -60,20 +115,19 @@ def figure_entries(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[t
     chosen = []
     for place in wanted:
         arms = [(place, arm, entry) for entry in found if (arm := ablation_arm(entry, place)) is not None]
-        compared = {entry.runs[0].baseline for _, arm, entry in arms if arm != PLAIN.name}
-        chosen += [each for each in arms if each[1] != PLAIN.name or each[2].runs[0].group in compared]
+        compared = {entry.first.baseline for _, arm, entry in arms if arm != PLAIN.name}
+        chosen += [each for each in arms if each[1] != PLAIN.name or each[2].first.system in compared]
     return chosen
 
 
 def feature_rows(dataset: str | None, shots: int | None, found: Sequence[Entry]) -> list[Row]:
     """What the features of our backbones reach alone: not in the paper, but under every number of ours."""
     return [
-        _unprinted(None, first["method"], first["backbone"], entry) | our_numbers(entry, found)
+        _unprinted(None, entry.first.method, entry.first.backbone, entry, found)
         for entry in found
         if isinstance(entry.runs[0].settings, PretrainSettings)
-        and (first := entry.rows[0])
-        and dataset in (None, first["dataset"])
-        and shots in (None, first["shots"])
+        and dataset in (None, entry.first.dataset)
+        and shots in (None, entry.first.shots)
     ]
 
 
@@ -84,46 +138,34 @@ def entries_for(row: PaperRow, found: Sequence[Entry]) -> list[Entry]:
 
 def ablation_arm(entry: Entry, place: PaperRow) -> str | None:
     """Which arm of Figure 4 for this data set and number of shots an entry is, if any."""
-    settings, first = entry.runs[0].settings, entry.rows[0]
+    settings, first = entry.runs[0].settings, entry.first
     if not isinstance(settings, TrainSettings) or settings.method.name != "mtl":
         return None
-    return arm_of(settings) if (first["dataset"], first["shots"]) == (place.dataset, place.shots) else None
+    return arm_of(settings) if (first.dataset, first.shots) == (place.dataset, place.shots) else None
 
 
 def is_finished(entry: Entry, seeds: int) -> bool:
     """Whether all seeds have had all their steps; an ensemble is finished when it was tested."""
     if isinstance(entry.runs[0].settings, EnsembleSettings):
         return True
-    progress = [run.record.progress for run in entry.runs]
-    return set(range(seeds)) <= set(entry.seeds) and all(
-        done is not None and wanted is not None and done >= wanted for done, wanted in progress
-    )
+    return set(range(seeds)) <= set(entry.seeds) and all(run.finished for run in entry.runs)
 
 
-def our_numbers(entry: Entry, found: Sequence[Entry]) -> Row:
+def our_numbers(entry: Entry, found: Sequence[Entry]) -> Ours:
     """What a system of ours reached, how, and against what."""
-    run, first, numbers = entry.runs[0], entry.rows[0], entry.numbers()
-    seconds = [part for part in (each.record.seconds for each in entry.runs) if part is not None]
-    command = run.record.environment.get("command")
-    return {
-        "ours": numbers["accuracy"],
-        "ci": numbers["ci"],
-        **entry.paired(baseline_of(entry, found)),
-        "episodes": first["episodes"],
-        "episodes_hash": first["episodes_hash"],
-        "budget": "; ".join(dict.fromkeys(_budget(each.settings, each.record.progress) for each in entry.runs))
-        + (f", {duration(sum(seconds))}" if seconds else ""),
-        "run": ", ".join(str(each.path) for each in entry.runs),
-        "our_backbone": first["backbone"],
-        "adapted": _adapted(run.trained),
-        "seed": first["seed"],
-        "seeds": numbers["seeds"],
-        "seed_std": numbers["seed_std"],
-        "train_seconds": sum(seconds),
-        "command": " ".join(map(str, command)) if isinstance(command, list) else command,
-        "log": str(run.path / "log.txt"),
-        **{label: first.get(label) for label in LABELS},
-    }
+    run = entry.runs[0]
+    seconds = [part for part in (each.seconds for each in entry.runs) if part is not None]
+    command = run.environment.get("command")
+    budget = "; ".join(dict.fromkeys(map(_budget, entry.runs)))
+    return Ours(
+        result=entry.together(baseline_entry(entry, found)),
+        seeds=tuple(entry.seeds),
+        budget=budget + (f", {duration(sum(seconds))}" if seconds else ""),
+        adapted=_adapted(run.trained),
+        runs=tuple(str(each.path) for each in entry.runs),
+        train_seconds=sum(seconds),
+        command=" ".join(map(str, command)) if isinstance(command, list) else command,
+    )
 
 
 def _adapted(trained: TrainSettings | None) -> str:
@@ -136,8 +178,8 @@ def _adapted(trained: TrainSettings | None) -> str:
 
 def is_system(entry: Entry, row: PaperRow) -> bool:
     """Whether an entry is the printed method with the printed hyperprior, data and shots, on whatever backbone."""
-    run, first = entry.runs[0], entry.rows[0]
-    if run.trained is None or (first["dataset"], first["shots"], first["ways"]) != (row.dataset, row.shots, 5):
+    run, first = entry.runs[0], entry.first
+    if run.trained is None or (first.dataset, first.shots, first.ways) != (row.dataset, row.shots, 5):
         return False
     members = len(run.settings.members) if isinstance(run.settings, EnsembleSettings) else 1
     wanted = 5 if row.method.startswith("5x") else 1
@@ -156,25 +198,20 @@ def _nearest_backbones(entry: Entry, row: PaperRow) -> list[str]:
     return same or alike or [row.backbone]
 
 
-def _unprinted(table: str | None, method: str, backbone: str, entry: Entry) -> Row:
-    first = entry.rows[0]
-    place = {
-        "table": table,
-        "method": method,
-        "backbone": backbone,
-        "dataset": first["dataset"],
-        "shots": first["shots"],
-    }
-    return place | dict.fromkeys(("paper_hyperprior", "paper", "paper_ci", "published_code", "published_code_ci"))
+def _unprinted(table: str | None, method: str, backbone: str, entry: Entry, found: Sequence[Entry]) -> Row:
+    """A row of ours that the paper has no number for."""
+    first = entry.first
+    shots = first.shots if isinstance(first.shots, int) else first.shots[1]
+    ours = our_numbers(entry, found)
+    return Row(table, method, backbone, first.dataset, first.ways, shots, first.setting, ours=ours)
 
 
-def _budget(
-    settings: TrainSettings | PretrainSettings | EnsembleSettings, progress: tuple[float | None, float | None]
-) -> str:
+def _budget(run: Run) -> str:
     """Steps and tasks of training, in words."""
-    if isinstance(settings, EnsembleSettings):
-        return f"{len(settings.members)} runs together"
-    done, wanted = progress
-    unit = "epochs" if isinstance(settings, PretrainSettings) else f"steps x {settings.optimiser.tasks} tasks"
+    if isinstance(run.settings, EnsembleSettings):
+        return f"{len(run.settings.members)} runs together"
+    done, wanted = run.progress
+    tasks = run.settings.optimiser.tasks if isinstance(run.settings, TrainSettings) else None
+    unit = "epochs" if tasks is None else f"steps x {tasks} tasks"
     reached = "?" if done is None else f"{done:,g}"
     return f"{reached} {unit}" if done == wanted else f"{reached} of {wanted:,g} {unit}"

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -158,7 +157,7 @@ class TimedCost:
 
 def preset_cost(
     preset: Preset, *, repeats: int = 5, training: bool = True, progress: Progress | None = None
-) -> list[dict[str, Any]]:
+) -> list[TimedCost]:
     """The method alone, with E3BM, and with the prototype and attention heads on the same backbone; one task each."""
     progress = progress or Silent()
     if preset.train.inner is None:
@@ -189,7 +188,7 @@ def preset_cost(
         works |= {f"train {name}": training_step(learner, batch) for name, learner in learners.items()}
     times = _taking_turns(works, repeats, progress)
     memory = {name: kept_bytes(learner, batch) for name, learner in learners.items()} if training else {}
-    return [vars(row) for row in _rows(preset, arms, learners, backbone, times, memory)]
+    return _rows(preset, arms, learners, backbone, times, memory)
 
 
 def _with_inner_loop(settings: TrainSettings, backbone: Backbone) -> MetaLearner:

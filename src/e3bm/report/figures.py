@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 
 from e3bm.report.drawing import Drawing
 from e3bm.report.result_figures import (
-    Series,
     difference_figure,
     epoch_accuracy_figure,
     epoch_schedule_figure,
     reliability_figure,
 )
-from e3bm.report.result_rows import by_protocol, data_words, family_of, task_words
-from e3bm.report.run_data import Record, RunData
-from e3bm.report.series import BASELINE, Arm, arm_of_row, arms_of, first_of_each_arm, row_series, task_of
+from e3bm.report.result_words import by_protocol, data_words, task_words
+from e3bm.report.series import BASELINE, Arm, Drawn, arm_of, arms_of, first_of_each_arm, result_series, task_of
 from e3bm.report.training_figures import (
     loss_figure,
     pretraining_accuracy_figure,
@@ -22,6 +20,8 @@ from e3bm.report.training_figures import (
     schedule_figure,
     validation_figure,
 )
+from e3bm.runs.folder.run import Run
+from e3bm.runs.result import Result
 
 CHANGING = ("learned", "generated", None)  # None: the settings do not say, so show what was logged
 
@@ -36,12 +36,12 @@ class Section:
     columns: int = 2
 
 
-def figures(runs: Sequence[RunData], rows: Sequence[Record]) -> list[Section]:
+def figures(runs: Sequence[Run], results: Sequence[Result]) -> list[Section]:
     """Every section that has something to show or to say."""
     trained = [run for run in runs if run.kind == "train"]
     pretrained = [run for run in runs if run.kind == "pretrain"]
     arms = arms_of(trained)
-    sections = [_differences(rows, arms), _over_training(arms), _schedules(arms), *_by_epoch(rows, arms)]
+    sections = [_differences(results, arms), _over_training(arms), _schedules(arms), *_by_epoch(results, arms)]
     if pretrained:
         quiet = [f"{run.name} has logged nothing yet." for run in pretrained if not run.metrics]
         drawings = [
@@ -52,10 +52,10 @@ def figures(runs: Sequence[RunData], rows: Sequence[Record]) -> list[Section]:
     return _distinct(section for section in sections if section.drawings or section.missing)
 
 
-def _differences(rows: Sequence[Record], arms: Sequence[Arm]) -> Section:
+def _differences(results: Sequence[Result], arms: Sequence[Arm]) -> Section:
     drawings = []
-    for number, group in enumerate(by_protocol(rows).values()):
-        drawings.append(difference_figure(_name("difference", number), _where(group[0]), row_series(group, arms)))
+    for number, group in enumerate(by_protocol(results).values()):
+        drawings.append(difference_figure(_name("difference", number), _where(group[0]), result_series(group, arms)))
     return Section("Paired differences", _drawn(drawings))
 
 
@@ -88,41 +88,43 @@ def _schedules(arms: Sequence[Arm]) -> Section:
     return Section("Rates α and weights v over meta-training", _drawn(drawings), tuple(missing))
 
 
-def _by_epoch(rows: Sequence[Record], arms: Sequence[Arm]) -> list[Section]:
+def _by_epoch(results: Sequence[Result], arms: Sequence[Arm]) -> list[Section]:
     epochs: list[Drawing | None] = []
     reliability: list[Drawing | None] = []
-    for number, group in enumerate(by_protocol(rows).values()):
+    for number, group in enumerate(by_protocol(results).values()):
         for family, series in _families(first_of_each_arm(group, arms), arms).items():
             where, place = _where(group[0]), (family, str(number))
-            inside = [part for part in series if part[2].get("epochs") != 0]  # a nearest mean has none
+            inside = [part for part in series if part[2].epochs]  # a method without an inner loop has none
             epochs.append(epoch_accuracy_figure(_name("epochs", *place), where, inside))
             epochs.append(epoch_schedule_figure(_name("test-rates", *place), where, inside, "rates"))
             epochs.append(epoch_schedule_figure(_name("test-weights", *place), where, inside, "weights"))
             reliability.append(reliability_figure(_name("reliability", *place), where, series))
-    untold = [str(row.get("method")) for row in rows if row.get("epochs") != 0 and not row.get("epoch_accuracy")]
-    unbinned = [str(row.get("method")) for row in rows if not row.get("reliability")]
+    untold = [result.method for result in results if result.epochs and not result.epoch_accuracy]
+    unbinned = [result.method for result in results if not result.reliability]
     return [
         Section("Inside an episode, epoch by epoch", _drawn(epochs), _lacking("accuracy of each epoch", untold), 3),
         Section("Calibration", _drawn(reliability), _lacking("reliability bins", unbinned), 3),
     ]
 
 
-def _families(rows: Sequence[Record], arms: Sequence[Arm]) -> dict[str, Series]:
+def _families(results: Sequence[Result], arms: Sequence[Arm]) -> dict[str, Drawn]:
     """A baseline and its E3BM version in one figure, other methods in others."""
-    groups: dict[str, list[Record]] = {}
-    for row in rows:
-        arm = arm_of_row(row, arms)
-        groups.setdefault(arm.first.family if arm else family_of(row), []).append(row)
-    return {family: _grey_baseline(row_series(group, arms), arms) for family, group in groups.items()}
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        arm = arm_of(result, arms)
+        family = arm.first.family if arm else result.method.split("+")[0].strip().lower()
+        groups.setdefault(family, []).append(result)
+    return {family: _grey_baseline(result_series(group, arms), arms) for family, group in groups.items()}
 
 
-def _grey_baseline(series: Series, arms: Sequence[Arm]) -> Series:
+def _grey_baseline(series: Drawn, arms: Sequence[Arm]) -> Drawn:
     """Inside a figure of one method its baseline is told from the rest by colour, not by dashes alone."""
-    plain = [arm is not None and arm.first.plain for arm in (arm_of_row(row, arms) for _, _, row in series)]
+    plain = [arm is not None and arm.first.alone for arm in (arm_of(result, arms) for _, _, result in series)]
     if sum(plain) != 1 or len(series) == 1:
         return series
     return [
-        (label, BASELINE if is_plain else look, row) for (label, look, row), is_plain in zip(series, plain, strict=True)
+        (label, BASELINE if is_plain else look, result)
+        for (label, look, result), is_plain in zip(series, plain, strict=True)
     ]
 
 
@@ -130,13 +132,13 @@ def _lacking(what: str, methods: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"The result of {name} carries no {what}." for name in dict.fromkeys(methods))
 
 
-def _because(run: RunData, file: str) -> str:
+def _because(run: Run, file: str) -> str:
     reason = next((sentence for sentence in run.missing if sentence.startswith(file)), None)
     return f" ({reason})" if reason else ""
 
 
-def _where(row: Record) -> str:
-    return f"{data_words(row)}, {task_words(row.get('ways'), row.get('shots'))}"
+def _where(result: Result) -> str:
+    return f"{data_words(result)}, {task_words(result.ways, result.shots)}"
 
 
 def _drawn(drawings: Iterable[Drawing | None]) -> tuple[Drawing, ...]:

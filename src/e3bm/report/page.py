@@ -10,10 +10,12 @@ from typing import Any
 
 from e3bm.report.drawing import GRID, INK, MUTED, RAMP, SERIES, Drawing
 from e3bm.report.figures import Section, figures
-from e3bm.report.result_rows import by_protocol, data_words, task_words
-from e3bm.report.run_data import Record, RunData, find_runs, read_run
+from e3bm.report.result_words import by_protocol, data_words, task_words
 from e3bm.report.tables import details_table, results_table, runs_table
 from e3bm.runs.folder.files import storage_errors
+from e3bm.runs.folder.run import Run, find_run_folders, read_what_is_there
+from e3bm.runs.kept.store import kept_runs
+from e3bm.runs.result import Result
 
 # The look of a report page: rules from page.css, colours for light and for dark, shared with the figures.
 
@@ -51,9 +53,9 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 ICON = "data:,"  # or a browser asks its server for one
 
 
-def page(title: str, runs: Sequence[RunData], rows: Sequence[Record], sections: Sequence[Section]) -> str:
+def page(title: str, runs: Sequence[Run], results: Sequence[Result], sections: Sequence[Section]) -> str:
     """The whole HTML document."""
-    parts = [("What was run", _runs(runs)), ("Results", _results(runs, rows))]
+    parts = [("What was run", _runs(runs)), ("Results", _results(runs, results))]
     parts += [(section.title, _section(section)) for section in sections]
     links = "".join(f'<a href="#part{i}">{escape(name)}</a> ' for i, (name, _) in enumerate(parts))
     body = "".join(
@@ -64,39 +66,37 @@ def page(title: str, runs: Sequence[RunData], rows: Sequence[Record], sections: 
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="{ICON}"><title>{escape(title)}</title><style>{stylesheet()}</style></head>\n'
-        f"<body><header><h1>{escape(title)}</h1><p>{escape(_summary(runs, rows))}</p><nav>{links}</nav></header>\n"
-        f"<main>{body}</main>\n{_footer(runs, rows)}</body></html>\n"
+        f"<body><header><h1>{escape(title)}</h1><p>{escape(_summary(runs, results))}</p><nav>{links}</nav></header>\n"
+        f"<main>{body}</main>\n{_footer(runs, results)}</body></html>\n"
     )
 
 
-def _summary(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
+def _summary(runs: Sequence[Run], results: Sequence[Result]) -> str:
     opening = f"{len(runs)} run{'s' * (len(runs) != 1)}"
-    if not rows:
+    if not results:
         return f"{opening}; none has been tested yet."
-    firsts = [group[0] for group in by_protocol(rows).values()]
+    firsts = [group[0] for group in by_protocol(results).values()]
     kinds = [
-        f"{data_words(row)} ({task_words(row.get('ways'), row.get('shots'))}, {row.get('episodes')} episodes)"
-        for row in firsts
+        f"{data_words(first)} ({task_words(first.ways, first.shots)}, {first.episodes} episodes)" for first in firsts
     ]
     shown = "; ".join(kinds[:4]) + ("; ..." if len(kinds) > 4 else "")
-    return f"{opening}, {len(rows)} test result{'s' * (len(rows) != 1)}: {shown}."
+    return f"{opening}, {len(results)} test result{'s' * (len(results) != 1)}: {shown}."
 
 
-def _runs(runs: Sequence[RunData]) -> str:
+def _runs(runs: Sequence[Run]) -> str:
     missing = [f"{run.name}: {', '.join(run.missing)}." for run in runs if run.missing]
     return runs_table(runs).html() + _missing(missing)
 
 
-def _results(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
-    if not rows:
+def _results(runs: Sequence[Run], results: Sequence[Result]) -> str:
+    if not results:
         return _missing(["There are no test results: no results.json in any of these runs. Run e3bm test on them."])
     intervals = (
         "<p>Accuracy is the mean over episodes with its 95 % interval; NLL and ECE say how far the probabilities "
         "can be trusted (lower is better).</p>"
     )
     untested = [f"{run.name} has not been tested yet." for run in runs if run.kind == "train" and not run.results]
-    details = details_table(rows, {run.name: run.family for run in runs if run.kind == "train"})
-    return f"{intervals}{results_table(rows).html()}{details.html()}{_missing(untested)}"
+    return f"{intervals}{results_table(results).html()}{details_table(results).html()}{_missing(untested)}"
 
 
 def _section(section: Section) -> str:
@@ -114,13 +114,12 @@ def _missing(sentences: Sequence[str]) -> str:
     return "".join(f"<p class='missing'>{escape(sentence)}</p>" for sentence in sentences)
 
 
-def _footer(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
+def _footer(runs: Sequence[Run], results: Sequence[Result]) -> str:
     hashes: dict[str, list[str]] = {}
-    for row in rows:
-        if row.get("episodes_hash"):
-            what = f"{data_words(row)}, {task_words(row.get('ways'), row.get('shots'), row.get('queries'))}"
-            known = hashes.setdefault(str(row["episodes_hash"]), [])
-            known += [what] if what not in known else []
+    for result in results:
+        what = f"{data_words(result)}, {task_words(result.ways, result.shots, result.queries)}"
+        known = hashes.setdefault(result.episodes_hash, [])
+        known += [what] if what not in known else []
     entries = [
         f"<dt>Episodes {escape('; '.join(words))}</dt><dd><code>{escape(key)}</code></dd>"
         for key, words in hashes.items()
@@ -132,26 +131,26 @@ def _footer(runs: Sequence[RunData], rows: Sequence[Record]) -> str:
     for words, names in versions.items():
         whose = "" if len(versions) == 1 else f" of {', '.join(names)}"
         entries.append(f"<dt>Versions{escape(whose)}</dt><dd>{escape(words)}</dd>")
-    opened = [f"{run.name} {run.test_openings}" for run in runs if run.test_openings]
+    opened = [f"{run.name} {len(run.test_log)}" for run in runs if run.test_log]
     if opened:
         entries.append(f"<dt>Times the test split was opened</dt><dd>{escape(', '.join(opened))}</dd>")
     settings = "".join(
         f"<details><summary>All settings of {escape(run.name)}</summary>"
-        f"<pre>{escape(json.dumps(run.settings, indent=2, sort_keys=True, ensure_ascii=False))}</pre></details>"
+        f"<pre>{escape(json.dumps(run.written, indent=2, sort_keys=True, ensure_ascii=False))}</pre></details>"
         for run in runs
-        if run.settings
+        if run.written
     )
     return f"<footer><h2>Where these numbers come from</h2><dl>{''.join(entries)}</dl>{settings}</footer>"
 
 
-def _command(run: RunData) -> str:
+def _command(run: Run) -> str:
     command = run.environment.get("command")
     if isinstance(command, list):
         return shlex.join(map(str, command))
     return str(command) if command else "not recorded"
 
 
-def _versions(run: RunData) -> str:
+def _versions(run: Run) -> str:
     packages: Any = run.environment.get("packages")
     parts = [f"{name} {version}" for name, version in packages.items()] if isinstance(packages, dict) else []
     python, commit = run.environment.get("python"), run.environment.get("commit")
@@ -164,21 +163,30 @@ def _versions(run: RunData) -> str:
 
 
 def report(
-    runs: Sequence[Path], out: Path, *, title: str = "E3BM report", rows: Sequence[Record] | None = None
+    runs: Sequence[Path], out: Path, *, title: str = "E3BM report", results: Sequence[Result] | None = None
 ) -> Path:
     """Write ``out/index.html`` and every figure as PNG and SVG beside it; give the path of the page.
 
-    A folder that holds runs stands for all of them. ``rows`` replaces the results found in the runs, for instance by
-    results aggregated over seeds.
+    A folder that holds runs stands for all of them, and so does a group of kept results. ``results`` replaces those
+    found in the runs, for instance by results over several seeds.
     """
-    read = [read_run(path) for path in find_runs([Path(path) for path in runs])]
-    shown = [row for run in read for row in run.results] if rows is None else list(rows)
-    sections = figures(read, shown)
+    read: list[Run] = []
+    for path in map(Path, runs):
+        kept = kept_runs(path)
+        read += kept or [read_what_is_there(folder) for folder in find_run_folders([path])]
+    distinct = {run.path.resolve(): run for run in read}
+    return write_report(list(distinct.values()), out, title=title, results=results)
+
+
+def write_report(runs: Sequence[Run], out: Path, *, title: str, results: Sequence[Result] | None = None) -> Path:
+    """The same for runs that were read already."""
+    shown = [result for run in runs for result in run.results] if results is None else list(results)
+    sections = figures(runs, shown)
     index = out / "index.html"
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         for drawing in (drawing for section in sections for drawing in section.drawings):
             (out / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
             (out / f"{drawing.name}.png").write_bytes(drawing.png)
-        index.write_text(page(title, read, shown, sections), encoding="utf-8", errors="replace")
+        index.write_text(page(title, runs, shown, sections), encoding="utf-8", errors="replace")
     return index

@@ -8,31 +8,28 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from e3bm.report.drawing import HEIGHT, INK, MUTED, PAPER, Drawing, draw, legible
-from e3bm.report.result_rows import excludes_zero, partner_words
-from e3bm.report.run_data import Record, finite
-from e3bm.report.series import Look
+from e3bm.report.result_words import partner_words
+from e3bm.report.series import Drawn, Look
 from e3bm.report.training_figures import ROUND_STEPS, SYMBOLS
+from e3bm.runs.folder.run import finite
+from e3bm.runs.result import Bins, Result
 
-Series = Sequence[tuple[str, Look, Record]]
 
-
-def epoch_accuracy_figure(name: str, where: str, series: Series) -> Drawing | None:
+def epoch_accuracy_figure(name: str, where: str, series: Drawn) -> Drawing | None:
     """Accuracy of each epoch's learner alone, and of all together."""
-    drawn = [part for part in series if _numbers(part[2].get("epoch_accuracy")) and finite(part[2].get("accuracy"))]
+    drawn = [(label, look, row, curve) for label, look, row in series if (curve := _finite(row.epoch_accuracy))]
 
     def paint(axes: Axes) -> list[Line2D]:
         handles = []
-        longest = max(len(row["epoch_accuracy"]) for _, _, row in drawn)
+        longest = max(len(curve) for *_, curve in drawn)
         gap = max(1.0, 0.15 * longest)
         together = longest + 1.5 * gap
-        for number, (label, look, row) in enumerate(drawn):
-            values = row["epoch_accuracy"]
+        for number, (label, look, row, values) in enumerate(drawn):
             (line,) = axes.plot(range(1, len(values) + 1), values, **_line(look, len(values)), label=label)
             shift = 0.7 * gap * ((number + 0.5) / len(drawn) - 0.5)
-            interval = row["ci"] if finite(row.get("ci")) else 0.0
             place = together + shift
             axes.errorbar(
-                place, row["accuracy"], interval,
+                place, row.accuracy, row.ci,
                 fmt="D", ms=4.5, color=look.colour, mfc=_face(look), capsize=2, lw=1.1, zorder=4,
             )  # fmt: skip
             handles.append(line)
@@ -51,18 +48,18 @@ def epoch_accuracy_figure(name: str, where: str, series: Series) -> Drawing | No
     return draw(name, caption, paint) if drawn else None
 
 
-def epoch_schedule_figure(name: str, where: str, series: Series, quantity: str) -> Drawing | None:
+def epoch_schedule_figure(name: str, where: str, series: Drawn, quantity: str) -> Drawing | None:
     """Mean alpha_m or v_m over the test tasks, by epoch."""
-    drawn = [part for part in series if _numbers(part[2].get(quantity))]
-    voting = [part for part in drawn if quantity != "weights" or any(part[2][quantity][:-1])]
+    curve = lambda row: _finite(row.rates if quantity == "rates" else row.weights)
+    drawn = [(label, look, values) for label, look, row in series if (values := curve(row))]
+    voting = [part for part in drawn if quantity != "weights" or any(part[2][:-1])]
     omitted = ", ".join(part[0] for part in drawn if part not in voting) if voting else ""
     drawn = voting or drawn  # a single 1 after many zeros would flatten all other lines
     words = SYMBOLS[quantity][1]
 
     def paint(axes: Axes) -> list[Line2D]:
         handles = []
-        for label, look, row in drawn:
-            values = row[quantity]
+        for label, look, values in drawn:
             (line,) = axes.plot(range(1, len(values) + 1), values, **_line(look, len(values)), label=label)
             handles.append(line)
         axes.set(xlabel="inner epoch m", ylabel=f"{words} (mean over tasks)")
@@ -79,16 +76,16 @@ def epoch_schedule_figure(name: str, where: str, series: Series, quantity: str) 
     return draw(name, caption, paint) if drawn else None
 
 
-def reliability_figure(name: str, where: str, series: Series) -> Drawing | None:
+def reliability_figure(name: str, where: str, series: Drawn) -> Drawing | None:
     """How often answers of some confidence are right."""
-    drawn = [(label, look, row, bins) for label, look, row in series if (bins := _bins(row.get("reliability")))]
+    drawn = [(label, look, row, bins) for label, look, row in series if (bins := _bins(row.reliability))]
 
     def paint(axes: Axes) -> list[Line2D]:
         handles = []
         axes.plot([0, 100], [0, 100], color=MUTED, lw=0.9, ls=":", zorder=1)
         for label, look, row, bins in drawn:
             confidence, accuracy, count = zip(*bins, strict=True)
-            error = f" (ECE {row['ece']:.1f} %)" if finite(row.get("ece")) else ""
+            error = f" (ECE {row.ece:.1f} %)" if finite(row.ece) else ""
             (line,) = axes.plot(
                 confidence,
                 accuracy,
@@ -112,21 +109,22 @@ def reliability_figure(name: str, where: str, series: Series) -> Drawing | None:
     return draw(name, caption, paint, height=HEIGHT + 0.5) if drawn else None
 
 
-def difference_figure(name: str, where: str, series: Series) -> Drawing | None:
+def difference_figure(name: str, where: str, series: Drawn) -> Drawing | None:
     """Paired differences with their intervals."""
-    drawn = [part for part in series if finite(part[2].get("paired_difference"), part[2].get("paired_ci"))]
-    rows = [row for _, _, row in series]
+    drawn = [part for part in series if finite(part[2].paired_difference, part[2].paired_ci)]
+    results: list[Result] = [result for _, _, result in series]
 
     def paint(axes: Axes) -> list[Line2D]:
         places = list(range(len(drawn)))[::-1]
         axes.axvline(0, color=INK, lw=0.9)
         for place, (_, look, row) in zip(places, drawn, strict=True):
-            filled = look.colour if excludes_zero(row) else PAPER
+            assert row.paired_difference is not None  # chosen by it
+            filled = look.colour if row.excludes_zero else PAPER
             axes.errorbar(
-                row["paired_difference"], place, xerr=row["paired_ci"], fmt="o", ms=6, color=look.colour, mfc=filled,
+                row.paired_difference, place, xerr=row.paired_ci, fmt="o", ms=6, color=look.colour, mfc=filled,
                 mew=1.3, capsize=3, lw=1.4, zorder=3,
             )  # fmt: skip
-        names = [f"{legible(label, 26)}\nvs {legible(partner_words(row, rows), 22)}" for label, _, row in drawn]
+        names = [f"{legible(label, 26)}\nvs {legible(partner_words(row, results), 22)}" for label, _, row in drawn]
         axes.set_yticks(places, names)
         axes.set(xlabel="paired difference in accuracy (points)", ylim=(-0.6, len(drawn) - 0.4))
         axes.grid(visible=False, axis="y")
@@ -149,15 +147,16 @@ def _face(look: Look) -> str:
     return PAPER if look.dash == "--" else look.colour
 
 
-def _numbers(values: Any) -> bool:
-    return isinstance(values, list) and len(values) > 0 and finite(*values)
+def _finite(values: Sequence[float]) -> Sequence[float]:
+    """The values of a curve that can be drawn, or none."""
+    return values if values and finite(*values) else ()
 
 
-def _bins(reliability: Any) -> list[tuple[float, float, float]]:
+def _bins(reliability: Bins | None) -> list[tuple[float, float, float]]:
     """Confidence and accuracy in percent, and count, of the bins that were used."""
-    if not isinstance(reliability, dict):
+    if reliability is None:
         return []
-    columns = [reliability.get(key) for key in ("confidence", "accuracy", "count")]
-    if not all(map(_numbers, columns)):
+    columns = (reliability.confidence, reliability.accuracy, reliability.count)
+    if not all(map(_finite, columns)):
         return []
-    return [(100 * c, 100 * a, n) for c, a, n in zip(*columns, strict=False) if n > 0]
+    return [(100 * c, 100 * a, n) for c, a, n in zip(*columns, strict=True) if n > 0]

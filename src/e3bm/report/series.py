@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from e3bm.report.drawing import SERIES, legible
-from e3bm.report.result_rows import task_words
-from e3bm.report.run_data import Record, RunData
+from e3bm.report.result_words import task_words
+from e3bm.runs.folder.run import Run
+from e3bm.runs.result import Result
 
-SEED_AND_PLACE = ("seed", "machine", "checkpoint_every")
-APART: tuple[Callable[[RunData], str], ...] = (
+APART: tuple[Callable[[Run], str], ...] = (
     lambda run: str(run.setting("data.dataset", "")),
     lambda run: task_words(run.setting("episode.ways"), run.setting("episode.shots")),
     lambda run: str(run.setting("backbone.name", "")),
@@ -36,72 +36,66 @@ class Arm:
     """Runs that differ in their seed only."""
 
     label: str
-    runs: tuple[RunData, ...]
+    runs: tuple[Run, ...]
     look: Look
 
     @property
-    def first(self) -> RunData:
+    def first(self) -> Run:
         return self.runs[0]
 
 
-def arms_of(runs: Sequence[RunData]) -> list[Arm]:
+def arms_of(runs: Sequence[Run]) -> list[Arm]:
     """Runs gathered over seeds, each arm with a name and a look of its own."""
-    groups: dict[str, list[RunData]] = {}
+    groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(str(_but_seed(run.settings)) if run.settings else run.name, []).append(run)
+        groups.setdefault(run.system, []).append(run)
     members = [tuple(group) for group in groups.values()]
     labels = _labels([group[0] for group in members])
-    looks = _looks([(group[0].family, group[0].plain) for group in members])
+    looks = _looks([(group[0].family, group[0].alone) for group in members])
     return [Arm(*parts) for parts in zip(labels, members, looks, strict=True)]
 
 
-def _but_seed(settings: Record) -> Record:
-    """Settings without what may differ from seed to seed: a seed can have a backbone or learned values of its own."""
-    rest = {key: value for key, value in settings.items() if key not in SEED_AND_PLACE}
-    for group, field in (("backbone", "pretrained"), ("hyperprior", "frozen_from")):
-        if isinstance(rest.get(group), dict):
-            rest[group] = {key: value for key, value in rest[group].items() if key != field}
-    return rest
-
-
-def task_of(run: RunData) -> tuple[str, str]:
+def task_of(run: Run) -> tuple[str, str]:
     """Data and shape of episodes: curves of different tasks do not belong in one figure."""
     return str(run.setting("data.dataset", "unknown data")), APART[1](run)
 
 
-def arm_of_row(row: Record, arms: Sequence[Arm]) -> Arm | None:
-    """The arm whose run a result row names; a row over several seeds names several."""
-    named = str(row.get("run")).split(", ")
+def arm_of(result: Result, arms: Sequence[Arm]) -> Arm | None:
+    """The arm whose run a result names; a result over several seeds names several."""
+    named = result.run.split(", ")
     return next((arm for arm in arms if any(run.name in named for run in arm.runs)), None)
 
 
-def row_series(rows: Sequence[Record], arms: Sequence[Arm]) -> list[tuple[str, Look, Record]]:
-    """Rows with name and look; several rows of one arm are told apart by seed or number."""
-    named: list[tuple[str, Look, Record]] = []
-    for number, row in enumerate(rows):
-        arm = arm_of_row(row, arms)
-        label = arm.label if arm else legible(str(row.get("method", "unnamed")))
+Drawn = list[tuple[str, Look, Result]]
+
+
+def result_series(results: Sequence[Result], arms: Sequence[Arm]) -> Drawn:
+    """Results with name and look; several of one arm are told apart by seed or number."""
+    named: Drawn = []
+    for number, result in enumerate(results):
+        arm = arm_of(result, arms)
+        label = arm.label if arm else legible(result.method)
         look = arm.look if arm else Look(SERIES[number % len(SERIES)], "-")
-        for ending in (f", seed {row.get('seed')}", f", row {number + 1}"):
+        for ending in (f", seed {result.seed}", f", row {number + 1}"):
             if any(known == label for known, _, _ in named):
                 label = legible(label + ending)
-        named.append((label, look, row))
+        named.append((label, look, result))
     return named
 
 
-def first_of_each_arm(rows: Sequence[Record], arms: Sequence[Arm]) -> list[Record]:
-    """One row per arm, so that seeds do not draw the same thing several times."""
+def first_of_each_arm(results: Sequence[Result], arms: Sequence[Arm]) -> list[Result]:
+    """One result per arm, so that seeds do not draw the same thing several times."""
     seen: list[Arm] = []
     kept = []
-    for row in rows:
-        arm = arm_of_row(row, arms)
+    for result in results:
+        arm = arm_of(result, arms)
         if arm is None or arm not in seen:
-            kept.append(row)
+            kept.append(result)
         seen += [arm] if arm else []
     return kept
 
 
-def _labels(runs: Sequence[RunData]) -> list[str]:
+def _labels(runs: Sequence[Run]) -> list[str]:
     """Titles, with what tells them apart where several are called the same."""
     labels = [run.title for run in runs]
     for words in APART:

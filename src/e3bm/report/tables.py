@@ -1,26 +1,19 @@
 """The tables of a report and of the command line: results, their protocol and cost, and the runs behind them."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from e3bm.report.result_rows import (
-    NONE,
-    baseline_of,
-    batch_statistics,
-    data_words,
-    episodes_words,
-    excludes_zero,
-    partner_words,
-    seed_words,
-    task_words,
-)
-from e3bm.report.run_data import Record, RunData, finite
+from e3bm.report.result_words import NONE, data_words, episodes_words, partner_words, seed_words, task_words
 from e3bm.report.table_format import Cell, Table
+from e3bm.runs.folder.run import Run, duration, finite
+from e3bm.runs.result import Result
+from e3bm.runs.system import baseline_of
 
-__all__ = ["Cell", "Table", "details_table", "results_table", "runs_table"]
+__all__ = ["METRIC_COLUMNS", "Cell", "Table", "details_table", "results_table", "runs_table"]
 
+# Metrics that are shown: the name in a result, and how many digits.
+METRIC_COLUMNS: dict[str, tuple[str, int]] = {"NLL": ("nll", 3)}
 DETAILS = (
     "Method", "Run", "Backbone", "M", "Order", "Seed", "Commit",
     "Parameters", "+param", "Test time", "+time", "Train time", "+train",
@@ -30,75 +23,71 @@ RUNS = (
 )  # fmt: skip
 STAR = "* the 95 % interval of the paired difference excludes zero."
 DAGGER = "† queries share batch statistics in BatchNorm: transductive in fact, whatever the setting says."
-UNLABELLED = "A result that is 'not stated' lacks the label that makes it comparable; test that run again."
 OTHER_EPISODES = "Rows with another hash answered other episodes and are not comparable one by one."
 TIMES = "+param, +time and +train are against the method alone; times are measured once and not exact."
 
 
-def results_table(rows: Sequence[Record]) -> Table:
+def results_table(results: Sequence[Result]) -> Table:
     """Accuracy with its interval, calibration and paired difference; what all rows share is said once, above."""
-    shared: dict[str, Callable[[Record], str]] = {
+    shared: dict[str, Callable[[Result], str]] = {
         "Data": data_words,
-        "Task": lambda row: task_words(row.get("ways"), row.get("shots"), row.get("queries")),
+        "Task": lambda result: task_words(result.ways, result.shots, result.queries),
         "Episodes": episodes_words,
     }
-    spoken = [name for name, words in shared.items() if len({words(row) for row in rows}) == 1]
-    caption = ", ".join(shared[name](rows[0]) for name in spoken)
-    columns: dict[str, Callable[[Record], Cell]] = {"Method": lambda row: Cell(str(row.get("method", NONE)))}
+    spoken = [name for name, words in shared.items() if len({words(result) for result in results}) == 1]
+    caption = ", ".join(shared[name](results[0]) for name in spoken)
+    columns: dict[str, Callable[[Result], Cell]] = {"Method": lambda result: Cell(result.method)}
     columns |= {name: _words(words) for name, words in shared.items() if name not in spoken}
     columns |= {
-        "Accuracy %": lambda row: _number(_plus_minus(row.get("accuracy"), row.get("ci"))),
-        "Difference %": lambda row: _difference(row, rows),
-        "NLL": lambda row: _number(_decimal(row.get("nll"), 3)),
-        "ECE %": lambda row: _number(_decimal(row.get("ece"), 2)),
+        "Accuracy %": lambda result: _number(_plus_minus(result.accuracy, result.ci)),
+        "Difference %": lambda result: _difference(result, results),
+        **{name: _metric(*shown) for name, shown in METRIC_COLUMNS.items()},
+        "ECE %": lambda result: _number(_decimal(result.ece, 2)),
         "Setting": _setting,
-        "BatchNorm": _batchnorm,
-        "Hyperprior": lambda row: Cell(str(row.get("hyperprior") or NONE)),
+        "BatchNorm": lambda result: Cell(result.batchnorm + " †" * result.transductive_batchnorm),
+        "Hyperprior": lambda result: Cell(result.hyperprior or NONE),
     }
-    if len({seed_words(row) for row in rows}) > 1 or any(row.get("seeds") for row in rows):
+    if len({seed_words(result) for result in results}) > 1 or any(result.seeds for result in results):
         columns["Seed"] = _words(seed_words)
-    cells = tuple(tuple(cell(row) for cell in columns.values()) for row in rows)
-    hashes = {tuple(str(row.get(key)) for key in ("dataset", "split", "ways", "shots")): set[str]() for row in rows}
-    for row in rows:
-        hashes[tuple(str(row.get(key)) for key in ("dataset", "split", "ways", "shots"))].add(episodes_words(row))
+    cells = tuple(tuple(cell(result) for cell in columns.values()) for result in results)
+    lists: dict[tuple[Any, ...], set[str]] = {}
+    for each in results:
+        lists.setdefault((each.dataset, each.split, each.ways, each.shots), set()).add(each.episodes_hash)
     notes = [
-        (STAR, any(map(excludes_zero, rows))),
-        (DAGGER, any(map(batch_statistics, rows))),
-        (UNLABELLED, any("not stated" in cell.text for row in cells for cell in row)),
-        (OTHER_EPISODES, any(len(found) > 1 for found in hashes.values())),
+        (STAR, any(result.excludes_zero for result in results)),
+        (DAGGER, any(result.transductive_batchnorm for result in results)),
+        (OTHER_EPISODES, any(len(found) > 1 for found in lists.values())),
     ]
     return Table(tuple(columns), cells, caption, tuple(note for note, needed in notes if needed))
 
 
-def details_table(rows: Sequence[Record], families: Mapping[str, str] = MappingProxyType({})) -> Table:
-    """What else an honest number carries, and what E3BM costs over its baseline; ``families``: base method by run."""
+def details_table(results: Sequence[Result]) -> Table:
+    """What else an honest number carries, and what E3BM costs over its baseline."""
     cells = []
-    for row in rows:
-        baseline = baseline_of(row, rows, families) or {}
-        texts = [row.get(key) for key in ("method", "run", "backbone", "epochs", "order")]
-        costs = [
-            f"{row['parameters']:,}" if finite(row.get("parameters")) else NONE,
-            _increase(row.get("parameters"), baseline.get("parameters"), 2),
-            duration(row.get("seconds")),
-            _increase(row.get("seconds"), baseline.get("seconds"), 1),
-            duration(row.get("train_seconds")),
-            _increase(row.get("train_seconds"), baseline.get("train_seconds"), 1),
+    for result in results:
+        baseline = baseline_of(result, results)
+        texts = (result.method, result.run, result.backbone, result.epochs or None, result.order)
+        costs = [f"{result.parameters:,}", _increase(result, baseline, lambda each: each.parameters, 2)]
+        costs += [duration(result.seconds), _increase(result, baseline, lambda each: each.seconds / _models(each), 1)]
+        costs += [
+            duration(result.train_seconds),
+            _increase(result, baseline, lambda each: each.train_seconds / _models(each), 1),
         ]
         cells.append(
             (
                 *(Cell(NONE if text is None else str(text)) for text in texts),
-                Cell(seed_words(row)),
-                Cell(_commit(row.get("commit"))),
+                Cell(seed_words(result)),
+                Cell(_commit(result.commit)),
                 *map(_number, costs),
             )
         )
-    compared = any(baseline_of(row, rows, families) for row in rows)
-    changed = any(str(row.get("commit", "")).endswith("+") for row in rows)
+    compared = any(baseline_of(result, results) for result in results)
+    changed = any(result.commit.endswith("+") for result in results)
     notes = ((TIMES,) if compared else ()) + (("A commit with a + had changes beside it.",) if changed else ())
     return Table(DETAILS, tuple(cells), "", notes)
 
 
-def runs_table(runs: Sequence[RunData]) -> Table:
+def runs_table(runs: Sequence[Run]) -> Table:
     """What was run, how far it came and what it took."""
     rows = []
     for run in runs:
@@ -127,37 +116,28 @@ def runs_table(runs: Sequence[RunData]) -> Table:
     return Table(RUNS, tuple(rows))
 
 
-def duration(seconds: Any) -> str:
-    """Seconds in the words of a clock."""
-    if not finite(seconds):
-        return NONE
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{minutes:.1f} min" if minutes < 60 else f"{hours:.1f} h"
+def _setting(result: Result) -> Cell:
+    flag = result.transductive_batchnorm and result.setting != "transductive"
+    return Cell(result.setting + " †" * result.transductive_batchnorm, flag=flag)
 
 
-def _setting(row: Record) -> Cell:
-    stated = row.get("setting")
-    flag = stated != "transductive" and (batch_statistics(row) or not stated)
-    return Cell((str(stated) if stated else "not stated") + (" †" * batch_statistics(row)), flag=flag)
+def _metric(name: str, digits: int) -> Callable[[Result], Cell]:
+    return lambda result: _number(_decimal(result.metrics.get(name), digits))
 
 
-def _batchnorm(row: Record) -> Cell:
-    stated = row.get("batchnorm")
-    return Cell((str(stated) if stated else "not stated") + (" †" * batch_statistics(row)), flag=not stated)
-
-
-def _difference(row: Record, rows: Sequence[Record]) -> Cell:
-    difference, interval = row.get("paired_difference"), row.get("paired_ci")
-    if not finite(difference):
+def _difference(result: Result, results: Sequence[Result]) -> Cell:
+    if result.paired_difference is None:
         return Cell(NONE)
-    clear = excludes_zero(row)
-    words = f"{difference:+.2f}" + (f" ± {interval:.2f}" if finite(interval) else "") + (" *" * clear)
-    return Cell(words + f" vs {partner_words(row, rows)}", strong=clear)
+    interval = "" if result.paired_ci is None else f" ± {result.paired_ci:.2f}"
+    words = f"{result.paired_difference:+.2f}{interval}" + " *" * result.excludes_zero
+    return Cell(f"{words} vs {partner_words(result, results)}", strong=result.excludes_zero)
 
 
-def _backbone(run: RunData) -> str:
+def _models(result: Result) -> int:
+    return len(result.seeds or (0,))
+
+
+def _backbone(run: Run) -> str:
     name, width = run.setting("backbone.name"), run.setting("backbone.width", 1)
     if name is None:
         return NONE
@@ -171,8 +151,8 @@ def _commit(name: Any) -> str:
     return re.sub(r"^([0-9a-f]{8})[0-9a-f]+(\+?)$", r"\1\2", str(name or NONE))
 
 
-def _words(words: Callable[[Record], str]) -> Callable[[Record], Cell]:
-    return lambda row: Cell(words(row))
+def _words(words: Callable[[Result], str]) -> Callable[[Result], Cell]:
+    return lambda result: Cell(words(result))
 
 
 def _number(text: str) -> Cell:
@@ -187,8 +167,11 @@ def _plus_minus(value: Any, interval: Any) -> str:
     return _decimal(value, 2) + (f" ± {interval:.2f}" if finite(value, interval) else "")
 
 
-def _increase(value: Any, base: Any, digits: int) -> str:
-    return f"{100 * (value / base - 1):+.{digits}f} %" if finite(value, base) and base > 0 else NONE
+def _increase(result: Result, baseline: Result | None, cost: Callable[[Result], float], digits: int) -> str:
+    """Percent over the baseline, model for model."""
+    if baseline is None or not cost(baseline) > 0:
+        return NONE
+    return f"{100 * (cost(result) / cost(baseline) - 1):+.{digits}f} %"
 
 
 def _count(value: float | None) -> str:

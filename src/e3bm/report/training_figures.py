@@ -7,8 +7,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from e3bm.report.drawing import PAPER, RAMP, SERIES, Drawing, draw, legible
-from e3bm.report.run_data import RunData, finite
 from e3bm.report.series import Arm, Look
+from e3bm.runs.folder.run import Run, finite
 
 # Curves for the eye: exponential smoothing as in the paper's figures, and fewer points where there are many.
 
@@ -91,7 +91,7 @@ def schedule_figure(name: str, arm: Arm, quantity: str) -> Drawing | None:
     return draw(name, caption, paint) if lines else None
 
 
-def pretraining_loss_figure(name: str, runs: Sequence[RunData]) -> Drawing | None:
+def pretraining_loss_figure(name: str, runs: Sequence[Run]) -> Drawing | None:
     """Loss of many-shot classification."""
     drawn = [(run, look, points) for run, look in _coloured(runs) if (points := run.curve("train", "loss"))]
 
@@ -107,7 +107,7 @@ def pretraining_loss_figure(name: str, runs: Sequence[RunData]) -> Drawing | Non
     return draw(name, caption, paint) if drawn else None
 
 
-def pretraining_accuracy_figure(name: str, runs: Sequence[RunData]) -> Drawing | None:
+def pretraining_accuracy_figure(name: str, runs: Sequence[Run]) -> Drawing | None:
     """Many-shot accuracy, and the few-shot accuracy that chooses the checkpoint."""
     logged = [run for run in runs if any(run.curve(split, "accuracy") for split in ("train", "val"))]
 
@@ -133,7 +133,7 @@ def pretraining_accuracy_figure(name: str, runs: Sequence[RunData]) -> Drawing |
     return draw(name, caption, paint) if logged else None
 
 
-def _coloured(runs: Sequence[RunData]) -> list[tuple[RunData, Look]]:
+def _coloured(runs: Sequence[Run]) -> list[tuple[Run, Look]]:
     return [(run, Look(SERIES[number % len(SERIES)], "-")) for number, run in enumerate(runs)]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from e3bm.backbones import Backbone, LevelledBackbone, build, scale_and_shift
+from e3bm.backbones import Backbone, WhitenedBackbone, build, scale_and_shift
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.backbones.normalisation import batchnorm_mode
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
@@ -25,7 +25,8 @@ from e3bm.core.schedules import (
 )
 from e3bm.errors import SettingsError
 from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts, ReadyFeatures, ReadyMaps
-from e3bm.runs.folder.checkpoint import Checkpoints, misfit, read_weights
+from e3bm.runs.folder.checkpoint import misfit
+from e3bm.runs.folder.relatives import backbone_weights, has_weights
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings
@@ -36,28 +37,21 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -> Backbone:
     """The backbone, with pre-trained weights where the settings name some."""
     backbone = build(settings.name, width=settings.width, channels=channels, image_size=image_size)
-    if settings.levelled:
-        backbone = LevelledBackbone(backbone)
+    if settings.whitened:
+        backbone = WhitenedBackbone(backbone)
     if settings.pretrained is not None:
         load_backbone(backbone, settings.pretrained)
     return backbone
 
 
 def load_backbone(backbone: Backbone, source: Path) -> None:
-    """Weights from a run of `e3bm pretrain`, or from a weights file."""
-    if not source.exists():
+    """Weights from a run of `e3bm pretrain`, in its folder or kept in results, or from a weights file."""
+    if not has_weights(source):
         raise SettingsError(
             f"backbone.pretrained: there is no run folder or weights file {source}; make one with `e3bm pretrain --run "
             f"{source}`."
         )
-    if source.is_dir():
-        weights = {
-            name.removeprefix("backbone."): value
-            for name, value in Checkpoints(source).weights("best").items()
-            if name.startswith("backbone.")
-        }
-    else:
-        weights = read_weights(source)
+    weights = backbone_weights(source)
     try:
         backbone.load_state_dict({name: value.float() for name, value in weights.items()})
     except RuntimeError as error:
@@ -65,7 +59,7 @@ def load_backbone(backbone: Backbone, source: Path) -> None:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """A name for exactly these weights."""
+    """A name for exactly these weights; `relatives.digest_of_weights` gives the same for a float32 model's file."""
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode())

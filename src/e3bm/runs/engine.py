@@ -55,11 +55,6 @@ class Engine:
             atexit.register(distributed.destroy_process_group)
         return cls(rank, world, device)
 
-    @staticmethod
-    def is_leader() -> bool:
-        """Whether this process is the first of those that torchrun or SLURM started, or the only one."""
-        return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-
     @property
     def leads(self) -> bool:
         """Whether this process writes files and talks."""

@@ -53,9 +53,9 @@ class BackboneSettings(Settings):
     """conv4, conv4_64, conv4_stride, resnet12, resnet12_tadam, resnet18, resnet25, wrn28_10, wrn28_10_sib or others."""
     width: float = Field(default=1.0, gt=0, le=4)
     """Factor on all channel numbers."""
-    levelled: bool = False
-    """Features are averaged over mirrored and moved views, centred, and half whitened by the training classes: in a
-    pre-training its last stage, elsewhere for backbones that were pre-trained with it."""
+    whitened: bool = False
+    """Features are averaged over mirrored and moved views, centred, and partially whitened by the training classes: in
+    a pre-training its last stage, elsewhere for backbones that were pre-trained with it."""
     pretrained: Path | None = None
     """Run folder of `e3bm pretrain`, or a .safetensors file of `e3bm import-weights`, to take the weights from."""
     adapt: Literal["frozen", "scale_shift", "full"] = "frozen"
@@ -67,7 +67,7 @@ class BackboneSettings(Settings):
     @property
     def title(self) -> str:
         """As tables name it: resnet12 x0.5."""
-        return f"{self.name} x{self.width:g}" + " levelled" * self.levelled
+        return f"{self.name} x{self.width:g}" + " whitened" * self.whitened
 
 
 class HyperpriorSettings(Settings):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from e3bm.core.episode import EpisodeSpec
@@ -11,9 +13,9 @@ def test_the_index_alone_draws_the_same_episodes(tiny, split, ways, shots):
     spec = EpisodeSpec(ways, shots, 3)
     expected = episodes_hash(EpisodeSampler.of_split(tiny, split, spec, 7, stream="test"), 40)
     index = ClassIndex.from_json(ClassIndex.of(tiny).as_json())
-    row = {"ways": ways, "shots": list(shots) if isinstance(shots, tuple) else shots, "queries": 3, "episodes": 40}
-    assert index.hash_of({**row, "split": split, "episodes_seed": 7}) == expected
-    assert index.hash_of({**row, "split": split, "episodes_seed": 8}) != expected
+    stated = SimpleNamespace(ways=ways, shots=shots, queries=3, episodes=40, split=split)
+    assert index.hash_of(SimpleNamespace(**vars(stated), episodes_seed=7)) == expected
+    assert index.hash_of(SimpleNamespace(**vars(stated), episodes_seed=8)) != expected
 
 
 def test_it_is_written_and_read_whole(tiny):

@@ -1,18 +1,22 @@
 """A folder or archive with a subfolder per class, and every way in which it can be another thing."""
 
+import os
 import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from e3bm.data.read.photos import photo_pixels, photos_by_class, photos_in
+from e3bm.data.read import decode
+from e3bm.data.read.decode import image_size, is_image_name
+from e3bm.data.read.photos import UnusedFile, photo_pixels, photos_by_class, photos_in, unused_sentences
 from e3bm.errors import DataError
 from photo_models import CLASSES, picture, write_folder
 
 
 def listed(source):
     with photos_by_class(source) as found:
-        return {name: [str(photo) for photo in photos] for name, photos in found.items()}
+        return {name: [str(photo) for photo in photos] for name, photos in found.by_class.items()}
 
 
 def test_subfolders_are_classes(tmp_path):
@@ -25,16 +29,100 @@ def test_an_archive_is_as_good_as_a_folder(tmp_path):
     folder = write_folder(tmp_path / "photos", 2)
     archive = shutil.make_archive(str(tmp_path / "packed"), "zip", folder)
     with photos_by_class(tmp_path / "packed.zip") as found:
-        assert list(found) == list(CLASSES)
-        assert np.array_equal(photo_pixels(found["sky"][1]), picture("sky", 1))
-        assert str(found["sky"][1]).startswith(archive)
+        assert list(found.by_class) == list(CLASSES)
+        assert found.unused == ()
+        assert np.array_equal(photo_pixels(found.by_class["sky"][1]), picture("sky", 1))
+        assert str(found.by_class["sky"][1]).startswith(archive)
 
 
 def test_all_photos_of_a_folder(tmp_path):
     folder = write_folder(tmp_path / "photos", 2)
-    assert [str(photo) for photo in photos_in(folder)] == [
+    found, unused = photos_in(folder)
+    assert unused == ()
+    assert [str(photo) for photo in found] == [
         str(folder / name / f"{number}.png") for name in CLASSES for number in (0, 1)
     ]
+
+
+UNUSED = {
+    ".DS_Store": "hidden",
+    "__MACOSX": "left there by an operating system",
+    "empty": "an empty folder",
+    "sky/.hidden.png": "hidden",
+    "sky/film.MOV": "unknown format .mov",
+    "sky/nameless": "no file extension",
+    "texts": "a folder without photos",
+    "texts/deep/notes.txt": "unknown format .txt",
+}
+
+
+def write_unused(folder):
+    """A folder of photos with everything in it that is none, as it happens."""
+    write_folder(folder, 1)
+    for name in ("__MACOSX/sky", "empty", "texts/deep"):
+        (folder / name).mkdir(parents=True)
+    for name in (".DS_Store", "__MACOSX/sky/._0.png", "sky/.hidden.png", "sky/film.MOV", "sky/nameless"):
+        (folder / name).write_bytes(b"x")
+    (folder / "texts" / "deep" / "notes.txt").write_text("x")
+    return folder
+
+
+def reasons(folder, unused):
+    return {one.path.removeprefix(f"{folder}/"): one.reason for one in unused}
+
+
+def test_whatever_is_no_photo_is_named_with_the_reason(tmp_path):
+    folder = write_unused(tmp_path / "photos")
+    shutil.make_archive(str(tmp_path / "zipped"), "zip", folder)
+    shutil.make_archive(str(tmp_path / "tarred"), "gztar", folder)
+    for archive in (tmp_path / "zipped.zip", tmp_path / "tarred.tar.gz"):
+        with photos_by_class(archive) as found:
+            assert list(found.by_class) == list(CLASSES)
+            assert reasons(archive, found.unused) == UNUSED
+    (folder / "sky" / "lost.png").symlink_to(tmp_path / "nowhere.png")
+    os.mkfifo(folder / "sky" / "pipe.png")
+    lost = {"sky/lost.png": "a link that leads nowhere", "sky/pipe.png": "no ordinary file"}
+    with photos_by_class(folder) as found:
+        assert list(found.by_class) == list(CLASSES)
+        assert reasons(folder, found.unused) == {**UNUSED, **lost}
+    assert reasons(folder, photos_in(folder)[1]) == {**UNUSED, **lost}
+
+
+def test_unused_files_become_a_sentence_for_each_reason():
+    many = [UnusedFile(f"{number}.txt", "unknown format .txt") for number in range(52)]
+    first, second = unused_sentences([UnusedFile("a", "an empty folder"), *many])
+    assert first == "Not used (an empty folder): a."
+    assert second.startswith("Not used (unknown format .txt): 0.txt, 1.txt, ")
+    assert second.endswith(", 49.txt and 2 more.")
+
+
+@pytest.mark.parametrize(("suffix", "form"), [("heic", "HEIF"), ("HEIF", "HEIF"), ("avif", "AVIF")])
+def test_photos_of_phones_are_read(tmp_path, suffix, form):
+    pytest.importorskip("pillow_heif", reason="the extra 'pretrained' is not installed")
+    folder = write_folder(tmp_path / "photos", 1)
+    assert is_image_name(f"x.{suffix}")  # registers the format with Pillow
+    grey = np.full((40, 48, 3), 120, dtype=np.uint8)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be shown turned by a quarter
+    Image.fromarray(grey).save(folder / "sky" / f"x.{suffix}", form, quality=90, exif=turned.tobytes())
+    with photos_by_class(folder) as found:
+        assert found.unused == ()
+        pixels = photo_pixels(found.by_class["sky"][1])
+    assert pixels.shape == (48, 40, 3)
+    assert np.abs(pixels.astype(int) - 120).max() <= 3  # the formats lose a little
+    assert image_size((folder / "sky" / f"x.{suffix}").read_bytes()) in ((48, 40), (40, 48))
+
+
+def test_photos_of_phones_say_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "_readable_formats", lambda: ("PNG", "JPEG"))
+    monkeypatch.setattr(decode, "_image_suffixes", lambda: frozenset({".png", ".jpg"}))
+    folder = write_folder(tmp_path / "photos", 1)
+    (folder / "sky" / "x.heic").write_bytes(b"\0\0\0\x1cftypheic")
+    advice = "photos of this format (HEIC) need pillow-heif; run: pip install pillow-heif"
+    with photos_by_class(folder) as found:
+        assert found.unused == (UnusedFile(str(folder / "sky" / "x.heic"), advice),)
+    with pytest.raises(DataError, match="need pillow-heif"):
+        photo_pixels(folder / "sky" / "x.heic")
 
 
 def test_other_things_are_refused(tmp_path):
@@ -46,17 +134,14 @@ def test_other_things_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "holds no files; expected a subfolder")
     (tmp_path / "texts" / "a").mkdir(parents=True)
-    (tmp_path / "texts" / "a" / "x.heic").touch()
-    refused(tmp_path / "texts", "holds 1 files, none of them an image")
+    (tmp_path / "texts" / "a" / "x.mov").touch()
+    refused(tmp_path / "texts", r"holds 1 files, none of them an image \(the first, a/x.mov: unknown format .mov\)")
     one = write_folder(tmp_path / "one", 2, ("sky",))
     refused(one, "lie in one folder .*two or more")
     refused(one / "sky" / "0.png", "is a single file")
     loose = write_folder(tmp_path / "loose", 1)
     shutil.copy(loose / "sky" / "0.png", loose / "x.png")
     refused(loose, "'x.png' in .* lies in no class folder")
-    hollow = write_folder(tmp_path / "hollow", 1)
-    (hollow / "sand").mkdir()
-    refused(hollow, "class folder 'sand' .* holds no image")
     parts = tmp_path / "parts"
     write_folder(parts / "train", 1)
     write_folder(parts / "test", 1)

@@ -10,6 +10,7 @@ from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone
 from e3bm.runs.engine import Engine
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
+from e3bm.storage import LEFTOVERS
 from small_runs import settings
 
 
@@ -50,7 +51,7 @@ def test_the_second_time_they_are_read(prepared, tmp_path):
     assert (computed, computed_again) == (1, 0)
     assert torch.equal(first.features, again.features)
     assert len(cached(tmp_path)) == 1
-    assert not list((tmp_path / "features").glob("*.partial"))
+    assert not list((tmp_path / "features").glob(LEFTOVERS))
 
 
 def test_features_are_those_of_the_backbone(prepared):
@@ -127,17 +128,17 @@ def test_a_full_disk_leaves_nothing_behind(prepared, tmp_path, monkeypatch):
     def fail(*words):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("e3bm.data.store.features.os.fsync", fail)
+    monkeypatch.setattr("e3bm.storage.os.fsync", fail)
     assert load(*prepared)[1] == 1
     assert list((tmp_path / "features").iterdir()) == []
 
 
 def test_leftovers_of_a_killed_writer_are_swept(tmp_path):
     cache = FeatureCache(tmp_path)
-    (tmp_path / "key.npy.12ab.partial").write_text("half")
-    (tmp_path / "other.npy.12ab.partial").write_text("half")
+    (tmp_path / ".key.npy.12ab.partial").write_text("half")
+    (tmp_path / ".other.npy.12ab.partial").write_text("half")
     cache.keep("key", np.ones((2, 3), np.float32))
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["key.npy", "other.npy.12ab.partial"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".other.npy.12ab.partial", "key.npy"]
     assert np.array_equal(np.load(tmp_path / "key.npy"), np.ones((2, 3)))  # still a NumPy file
 
 

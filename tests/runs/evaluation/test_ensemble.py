@@ -10,10 +10,10 @@ import small_runs
 from e3bm.core.adapt import AdaptationTrace
 from e3bm.core.learner import Learner
 from e3bm.errors import SettingsError
-from e3bm.runs.evaluation.ensemble import AveragedLearners, beside, make_ensemble
+from e3bm.runs.evaluation.ensemble import AveragedLearners, make_ensemble
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.answers import read_answers
-from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.run import beside, read_run
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.training.train import run_train
 
@@ -70,12 +70,12 @@ def test_one_model_twice_is_that_model():
 def test_an_ensemble_is_tested_on_the_same_episodes_and_paired_with_its_members(members, tmp_path):
     ensemble = make_ensemble(members, tmp_path / "both")
     rows = run_test([*members, ensemble.path], TEST)
-    together = next(row for row in rows if row["run"] == "both")
-    assert together["method"] == "2x MAML"
-    assert together["episodes_hash"] == rows[0]["episodes_hash"]
-    assert together["paired_with"] == "MAML (maml-s0)"
-    assert together["parameters"] == 2 * rows[0]["parameters"]
-    assert ensemble.results()[0]["accuracy"] == together["accuracy"]
+    together = next(row for row in rows if row.run == "both")
+    assert together.method == "2x MAML"
+    assert together.episodes_hash == rows[0].episodes_hash
+    assert together.paired_with == "MAML (maml-s0)"
+    assert together.parameters == 2 * rows[0].parameters
+    assert read_run(ensemble.path).results[0].accuracy == together.accuracy
 
 
 def test_only_runs_that_differ_in_their_seed_make_an_ensemble(members, small_data, tmp_path):
@@ -98,13 +98,13 @@ def test_runs_that_moved_together_find_one_another(members, tmp_path):
     assert beside(tmp_path / "new" / "both", tmp_path / "gone" / "maml-s1") == tmp_path / "new" / "maml-s1"
     assert beside(tmp_path / "new" / "both", tmp_path / "gone" / "else") == tmp_path / "gone" / "else"
     after = run_test([tmp_path / "new" / "both"], TEST)
-    assert after[0]["accuracy"] == before[0]["accuracy"]
+    assert after[0].accuracy == before[0].accuracy
 
 
 def test_right_answers_of_every_episode_are_kept(members):
     (row,) = run_test([members[0]], TEST)
     right = read_answers(members[0], row)
     assert len(right) == 10
-    assert 100 * sum(right) / (10 * row["ways"] * row["queries"]) == pytest.approx(row["accuracy"])
-    assert row["settings_digest"] == RunFolder(members[0]).settings_digest()
-    assert read_answers(members[0], row | {"split": "val"}) is None
+    assert 100 * sum(right) / (10 * row.ways * row.queries) == pytest.approx(row.accuracy)
+    assert row.settings_digest == read_run(members[0]).settings_digest
+    assert read_answers(members[0], row.but(split="val")) is None

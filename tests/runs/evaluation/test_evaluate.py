@@ -30,7 +30,8 @@ def test_the_batch_size_does_not_matter(small_data, method):
     assert isinstance(tasks, TaskSource)
     results = [evaluate(learner, tasks, 7, batch=batch, every_epoch=True) for batch in (1, 3, 16)]
     for other in results[1:]:
-        for name in ("accuracy", "nll", "rates", "weights", "epoch_accuracy"):
+        torch.testing.assert_close(other.metrics["nll"], results[0].metrics["nll"], rtol=1e-10, atol=1e-10)
+        for name in ("accuracy", "rates", "weights", "epoch_accuracy"):
             torch.testing.assert_close(getattr(other, name), getattr(results[0], name), rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(other.reliability.sums(), results[0].reliability.sums(), rtol=1e-10, atol=1e-10)
 
@@ -76,5 +77,5 @@ def test_the_summary_is_of_the_episodes(small_data):
     summary = found.summary()
     assert summary.keys() == {"accuracy", "ci", "nll", "ece"}
     assert summary["accuracy"] == pytest.approx(float(found.accuracy.mean()))
-    assert len(found.accuracy) == len(found.nll) == 9
+    assert len(found.accuracy) == len(found.metrics["nll"]) == 9
     assert float(found.reliability.count.sum()) == 9 * 6

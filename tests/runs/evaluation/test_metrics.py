@@ -61,10 +61,10 @@ def test_reliability_adds_up_and_is_readable(predictions):
     for start in range(0, 40, 7):
         parts += Reliability.of(scores[start : start + 7], labels[start : start + 7])
     torch.testing.assert_close(parts.sums(), whole.sums(), rtol=1e-12, atol=1e-12)
-    told = whole.as_json()
-    assert {len(values) for values in told.values()} == {BINS}
-    assert sum(told["count"]) == 1000
-    assert all(0 <= value <= 1 for key in ("confidence", "accuracy") for value in told[key])
+    told = whole.bins()
+    assert {len(told.count), len(told.confidence), len(told.accuracy)} == {BINS}
+    assert sum(told.count) == 1000
+    assert all(0 <= value <= 1 for values in (told.confidence, told.accuracy) for value in values)
 
 
 def test_full_confidence_belongs_to_the_last_bin():

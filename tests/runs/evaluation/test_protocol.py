@@ -10,16 +10,10 @@ from e3bm.errors import DataError, SettingsError
 from e3bm.runs.evaluation.protocol import (
     check_episode,
     check_episodes,
-    check_row,
     check_selection,
     check_splits,
     seen_classes,
 )
-
-ROW = {
-    "method": "MAML", "setting": "inductive", "batchnorm": "batch", "order": "second", "episodes": 600,
-    "episodes_hash": "abc", "queries": 15, "seed": 0, "commit": "0123",
-}  # fmt: skip
 
 
 def test_an_image_that_is_labelled_and_asked_for_is_refused():
@@ -52,23 +46,6 @@ def test_selecting_on_the_test_classes_is_refused():
     check_selection("train")
     with pytest.raises(SettingsError, match="Selecting on the test classes is refused"):
         check_selection("test")
-
-
-@pytest.mark.parametrize("label", sorted(ROW.keys() - {"method"}))
-@pytest.mark.parametrize("gone", ["missing", "none", "empty"])
-def test_a_result_without_its_labels_is_refused(label, gone):
-    row = {key: value for key, value in ROW.items() if key != label or gone != "missing"}
-    if gone != "missing":
-        row[label] = None if gone == "none" else ""
-    with pytest.raises(SettingsError, match=f"The result of MAML lacks {label}"):
-        check_row(row)
-
-
-def test_a_result_is_inductive_or_transductive():
-    check_row(ROW)
-    check_row(ROW | {"setting": "transductive", "seed": "mean"})
-    with pytest.raises(SettingsError, match="inductive or transductive; found 'semi'"):
-        check_row(ROW | {"setting": "semi"})
 
 
 def data(names):

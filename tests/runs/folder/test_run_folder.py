@@ -5,9 +5,12 @@ import json
 import pytest
 
 from e3bm.errors import CheckpointError
-from e3bm.runs.folder.files import write_json
+from e3bm.runs.folder.files import read_json, write_json
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.upgrade import VERSION
+from e3bm.runs.result import read_result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
+from result_records import result_of
 
 INPUTS = {"data set": "aaa", "pre-trained backbone": "bbb"}
 
@@ -131,9 +134,16 @@ def test_rewinding_drops_what_is_taken_again(tmp_path):
     assert list(run.lines("metrics")) == []
 
 
-def test_results_of_the_same_kind_replace_one_another(tmp_path):
+def test_results_on_the_same_episodes_replace_one_another(tmp_path):
     run = RunFolder(tmp_path)
-    row = {"dataset": "a", "split": "test", "episodes_hash": "h", "episodes": 600, "accuracy": 1.0}
-    for changed in (row, row | {"split": "val"}, row | {"accuracy": 2.0}):
+    first = result_of("run", "MTL", accuracy=1.0)
+    for changed in (first, first.but(split="val"), first.but(accuracy=2.0)):
         run.add_result(changed)
-    assert [(old["split"], old["accuracy"]) for old in run.results()] == [("val", 1.0), ("test", 2.0)]
+    kept = [read_result(row, "here") for row in read_json(tmp_path / "results.json")]
+    assert [(each.split, each.accuracy) for each in kept] == [("val", 1.0), ("test", 2.0)]
+
+
+def test_a_newer_version_is_refused(run):
+    write_json(run.path / "config.json", run.config() | {"version": VERSION + 1})
+    with pytest.raises(CheckpointError, match="this e3bm reads up to"):
+        run.create("train", TrainSettings(), INPUTS)

@@ -3,9 +3,9 @@ import pytest
 import small_runs
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.interruption import Interrupted
-from e3bm.paper.export import export_run
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.kept.pack import add_runs, unpack
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.training import train_many as module
 from e3bm.runs.training.train_many import Job, finished, seconds_of, train_many
@@ -64,9 +64,10 @@ def test_every_run_has_its_share_of_the_time(small_data, tmp_path):
     # Neither came to a validation: what is tested then is the last checkpoint, and the result says so.
     assert not any(Checkpoints(job.folder).has("best") for job in jobs)
     row = run_test([jobs[0].folder], TestSettings(episodes=4))[0]
-    assert row["checkpoint"] == "last"
-    kept = export_run(jobs[0].folder, tmp_path / "results")
-    assert run_test([kept], TestSettings(episodes=4))[0]["accuracy"] == row["accuracy"]
+    assert row.checkpoint == "last"
+    add_runs([jobs[0].folder], tmp_path / "results")
+    (kept,) = unpack("small/0", tmp_path / "results", tmp_path / "out")
+    assert run_test([kept], TestSettings(episodes=4))[0].accuracy == row.accuracy
     listener = Listener()
     train_many(jobs, seconds=0.0, progress=listener)
     assert listener.said == ["No time is left for 0.", "No time is left for 1."]

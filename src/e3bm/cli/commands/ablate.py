@@ -47,7 +47,7 @@ def run(words: Sequence[str]) -> int:
     )
     default, words = settings_of_preset(words, "train", find_preset(PRESET).train)
     options = parse(Options, words, "ablate", about, Options(tyro.MISSING, tyro.MISSING, default))
-    from e3bm.paper.ablate import ablate, summary_rows
+    from e3bm.paper.ablate import ablate, one_per_arm
     from e3bm.report.tables import results_table
     from e3bm.runs.settings import TestSettings
     from e3bm.runs.training.train_many import seconds_of
@@ -64,8 +64,8 @@ def run(words: Sequence[str]) -> int:
         progress=progress_here(),
     )
     if options.json:
-        print_json(found.rows)
+        print_json([result.as_json() for result in found.results])
         return 0
-    print(results_table(summary_rows(found.rows)).text())
+    print(results_table(one_per_arm(found.results)).text())
     print(f"Report: {found.page}")
     return 0

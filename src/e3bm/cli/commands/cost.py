@@ -40,13 +40,13 @@ def run(words: Sequence[str]) -> int:
 
 def _preset(options: Options) -> int:
     from e3bm.paper.presets import find_preset
+    from e3bm.paper.printed import timed_table
     from e3bm.paper.timed_cost import preset_cost
-    from e3bm.report.reproduction import timed_table
 
     preset = find_preset(options.preset)
     rows = preset_cost(preset, repeats=options.repeats, training=not options.skip_training, progress=progress_here())
     if options.json:
-        print_json(rows)
+        print_json([vars(row) for row in rows])
     else:
         print(timed_table(rows).text())
     return 0

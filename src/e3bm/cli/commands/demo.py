@@ -30,8 +30,8 @@ def run(words: Sequence[str]) -> int:
 
     demo = run_demo(options.size, options.run, progress_here(), options.workers)
     if options.json:
-        print_json(demo.rows)
+        print_json([result.as_json() for result in demo.results])
         return 0
-    print(results_table(demo.rows).text())
-    print(f"\nAll rows: the same {demo.rows[0]['episodes']} episodes of unseen characters. Report: {demo.page}")
+    print(results_table(demo.results).text())
+    print(f"\nAll rows: the same {demo.results[0].episodes} episodes of unseen characters. Report: {demo.page}")
     return 0

@@ -1,5 +1,6 @@
 """`e3bm fit`."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class Options:
     """Go on without photos that cannot be read, and name them."""
     drop_support: bool = False
     """Keep nothing that belongs to a single photo: the file is smaller, and its classes cannot be changed later."""
+    force: bool = False
+    """Replace a model file that exists already."""
     json: bool = False
     """Print classes, left-out accuracy, doubtful labels and notes as JSON."""
 
@@ -45,7 +48,7 @@ def run(words: Sequence[str]) -> int:
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.model_file import check_target
 
-    check_target(options.out)
+    check_target(options.out, replace=options.force)
     model = FewShotClassifier(options.backbone, pipeline=options.pipeline, recall=options.recall, prior=options.prior)
     model.fit(options.photos, skip_unreadable=options.skip_unreadable, progress=progress_here())
     model.save(options.out, keep_support=not options.drop_support)
@@ -70,6 +73,7 @@ def _as_json(model: "FewShotClassifier", out: Path) -> dict[str, Any]:
         "rates": model.rates.tolist(),
         "votes": model.votes.tolist(),
         "notes": list(model.notes),
+        "unused": [asdict(one) for one in model.unused],
     }
 
 
@@ -88,4 +92,4 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
     for note in model.notes:
         print(f"note: {note}")
     print(f"saved {out} ({out.stat().st_size / MEGABYTE:.1f} MB)")
-    print(f"next: e3bm predict {out} PHOTO...")
+    print(f"next: e3bm predict {shlex.quote(str(out))} PHOTO...")

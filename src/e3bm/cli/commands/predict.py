@@ -78,13 +78,15 @@ def run(words: Sequence[str]) -> int:
 
 
 def _photos(words: Sequence[str]) -> Iterator[str]:
-    from e3bm.data.read.photos import photos_in
+    from e3bm.data.read.photos import photos_in, unused_sentences
 
     for word in words:
         if word == STDIN:
             yield from (line for line in map(str.strip, sys.stdin) if line)
         elif Path(word).is_dir():
-            inside = photos_in(Path(word))
+            inside, unused = photos_in(Path(word))
+            for sentence in unused_sentences(unused):
+                print(f"e3bm: {sentence}", file=sys.stderr)
             if not inside:
                 raise DataError(f"The folder {word} holds no photo.")
             yield from map(str, inside)

@@ -25,15 +25,15 @@ class Options:
     results: Path = Path("results")
     """Folder of kept runs: what is printed comes from here."""
     keep: tuple[Path, ...] = ()
-    """Tested run folders to copy into the results first: what must last of them, in a small form."""
+    """Measured run folders to copy into the results first: what must last of them, in a small form."""
     budget: str = ""
     """Run what is missing, training for so long in all, such as 30m or 2h; unfinished runs are tested as they are."""
     run_missing: bool = False
     """Run what is missing, however long it takes."""
     runs: Path = Path("runs")
     """Folder where runs are trained; the same folder again continues them."""
-    scale: Literal["small", "small-levelled", "small-pretrained", "small-scaled", "paper"] = "small"
-    """Which presets are run: those for two cores (fc100), a variant (MTL, SIB: levelled; MTL: scaled; MAML:
+    scale: Literal["small", "small-whitened", "small-pretrained", "small-scaled", "paper"] = "small"
+    """Which presets are run: those for two cores (fc100), a variant (MTL, SIB: whitened; MTL: scaled; MAML:
     pretrained), or the paper's own."""
     seeds: int = 1
     """Runs per row, with seeds 0, 1, .."""
@@ -50,9 +50,9 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "The paper, the published code and our runs side by side, with intervals and paired differences."
     options = parse(Options, words, "reproduce", about)
-    from e3bm.paper.reproduce import Request, draw_figure, reproduce
+    from e3bm.paper.printed import cost_table, reproduction_table
+    from e3bm.paper.reproduce import Request, draw_figure, reproduce, reproduce_costs
     from e3bm.paper.run_missing import Effort
-    from e3bm.report.reproduction import cost_table, reproduction_table
     from e3bm.runs.training.train_many import seconds_of
 
     seconds = seconds_of(options.budget) if options.budget else None
@@ -60,15 +60,19 @@ def run(words: Sequence[str]) -> int:
     wanted = options.run_missing or seconds is not None
     place = (options.dataset, options.row, options.shot, options.results, options.keep)
     request = Request(options.target, *place, effort if wanted else None)
+    if options.target == "S3":
+        costs = reproduce_costs(request, progress_here())
+        print_json([row.as_json() for row in costs]) if options.json else print(cost_table(costs).text())
+        return 0
     rows = reproduce(request, progress_here())
     page = draw_figure(request, options.out) if options.target == "F4" else None
     if options.json:
-        print_json(rows)
+        print_json([row.as_json() for row in rows])
         return 0
     if not rows:
         print("No run of these ablations is in the results yet; give a --budget to train them.")
         return 0
-    print((cost_table if options.target == "S3" else reproduction_table)(rows).text())
+    print(reproduction_table(rows).text())
     if page is not None:
         print(f"Figures: {page}")
     return 0

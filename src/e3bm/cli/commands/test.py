@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import leads, parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
+from e3bm.runs.folder.environment import is_leader
 from e3bm.runs.settings import TestSettings
 
 
@@ -16,8 +17,11 @@ class Options:
     """Which runs, and how they are tested."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Run folders of `e3bm train` or `e3bm pretrain`; each is compared with its plain method, or with the first."""
+    """Run folders of `e3bm train` or `e3bm pretrain`, or kept runs such as results/fc100/NAME, which become folders in
+    runs/ first; each is compared with its plain method, or with the first."""
     settings: Annotated[TestSettings, tyro.conf.arg(name="")]
+    runs_in: Annotated[tuple[Path, ...], tyro.conf.arg(name="runs")] = ()
+    """More folders in which pre-trained backbones may be found; they are known by the digest of their weights."""
     json: bool = False
     """A list of result rows."""
 
@@ -28,12 +32,14 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "test", about, Options(runs=tyro.MISSING, settings=default))
     from e3bm.report.tables import results_table
     from e3bm.runs.evaluation.test import run_test
+    from e3bm.runs.kept.pack import as_folder
 
-    rows = run_test(list(options.runs), options.settings, progress_here())
-    if not leads():
+    folders = [as_folder(path) for path in options.runs]
+    results = run_test(folders, options.settings, progress_here(), places=options.runs_in)
+    if not is_leader():
         return 0
     if options.json:
-        print_json(rows)
+        print_json([result.as_json() for result in results])
     else:
-        print(results_table(rows).text())
+        print(results_table(results).text())
     return 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,6 +11,23 @@ from e3bm.core.episode import EpisodeSpec
 from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
 from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError
+
+
+class EpisodeList(Protocol):
+    """What of a result says which episodes it is about."""
+
+    @property
+    def ways(self) -> int: ...
+    @property
+    def shots(self) -> int | tuple[int, int]: ...
+    @property
+    def queries(self) -> int: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def episodes(self) -> int: ...
+    @property
+    def episodes_seed(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -56,11 +73,10 @@ class ClassIndex:
         positions = {number: np.flatnonzero(labels == number) for number in self.splits[split]}
         return EpisodeSampler(positions, spec, seed, stream=f"{stream}/{split}")
 
-    def hash_of(self, row: Mapping[str, Any]) -> str:
-        """The hash of the episodes that a result row states, drawn anew."""
-        shots = tuple(row["shots"]) if isinstance(row["shots"], list) else row["shots"]
-        spec = EpisodeSpec(row["ways"], shots, row["queries"])
-        return episodes_hash(self.sampler(row["split"], spec, row["episodes_seed"], "test"), row["episodes"])
+    def hash_of(self, result: EpisodeList) -> str:
+        """The hash of the episodes that a result states, drawn anew."""
+        spec = EpisodeSpec(result.ways, result.shots, result.queries)
+        return episodes_hash(self.sampler(result.split, spec, result.episodes_seed, "test"), result.episodes)
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

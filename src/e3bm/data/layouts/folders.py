@@ -95,6 +95,10 @@ class ClassFolders:
 
     name, example = "class folders", "<class>/<image>"
 
+    def __init__(self, *, empty_folders: bool = False) -> None:
+        """``empty_folders`` tells whether folders without an image are passed over, and no error."""
+        self.empty_folders = empty_folders
+
     def find(self, tree: FileTree, known: KnownClasses) -> Listing | None:
         """Look for folders with the names of known classes, or take every folder for a class if none are known."""
         images = [name for name in tree.names if is_image_name(name)]
@@ -121,7 +125,8 @@ class ClassFolders:
             )
         named = {parts[: len(place) + 1] for parts in _below(tree, place, 1)}
         expected = {parts for parts in named if not split_of or parts[-1] in split_of}
-        _refuse_empty(tree, expected, {(*place, name) for _, name in files})
+        if not self.empty_folders:
+            _refuse_empty(tree, expected, {(*place, name) for _, name in files})
         return files_listing(self.name, tree, files, _left_out(tree, files))
 
 

@@ -21,8 +21,8 @@ from e3bm.data.read.file_tree import (
     FolderTree,
     MergedTree,
     SingleFile,
-    is_junk,
     safe_name,
+    skipped_part,
     too_large,
 )
 from e3bm.errors import DataError
@@ -104,6 +104,7 @@ class ZipTree:
         except (*READ_ERRORS, ValueError) as error:
             raise damaged(path, "zip", error) from error
         self._members: dict[str, zipfile.ZipInfo] = {}
+        self.skipped: dict[str, str] = {}
         try:
             self.folders, self._fingerprint = self._list()
         except DataError:
@@ -117,10 +118,12 @@ class ZipTree:
             raise DataError(f"{path} holds more than {MOST_FILES:,} files; point at the data set itself.")
         for member in self._zip.infolist():
             name = safe_name(_zip_name(member, path), path)
+            skipped = skipped_part(name)
+            if skipped is not None:
+                self.skipped.update([skipped])
+                continue
             if member.is_dir():
                 folders.add(name)
-                continue
-            if is_junk(name):
                 continue
             if name in self._members:
                 raise DataError(f"{path} holds '{name}' twice; pack it again without the copy.")
@@ -184,6 +187,7 @@ class TarTree:
         self.where = path
         self._file, self.sequential = _open_uncompressed(path)
         self._places: dict[str, tuple[int, int]] = {}
+        self.skipped: dict[str, str] = {}
         try:
             self.folders, self._fingerprint = self._list()
         except READ_ERRORS as error:
@@ -199,10 +203,12 @@ class TarTree:
         digest = hashlib.sha256(f"{about.st_size}\0{about.st_mtime_ns}\n".encode())
         for member in _tar_members(path, self._file):
             name = safe_name(member.name, path)
+            skipped = skipped_part(name)
+            if skipped is not None:
+                self.skipped.update([skipped])
+                continue
             if member.isdir():
                 folders.add(name)
-                continue
-            if is_junk(name):
                 continue
             if name in self._places:
                 raise DataError(f"{path} holds '{name}' twice; pack it again without the copy.")

@@ -5,9 +5,10 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import PurePosixPath
 
 import numpy as np
 from jaxtyping import UInt8
@@ -24,6 +25,9 @@ DECODING_ERRORS = (
     OSError, ValueError, SyntaxError, TypeError, EOFError, LookupError, ArithmeticError, RuntimeError, AttributeError,
     AssertionError, struct.error, zlib.error,
 )  # fmt: skip
+HEIF_SUFFIXES = (".heic", ".heif", ".heics", ".heifs", ".hif")
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+HEIF_ADVICE = "photos of this format (HEIC) need pillow-heif; run: pip install pillow-heif"
 WIDE_GREY = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -48,6 +52,14 @@ def is_image_name(name: str) -> bool:
     return dot >= 0 and name[dot:].lower() in _image_suffixes()
 
 
+def why_not_an_image(name: str) -> str:
+    """Why a file of that name is not taken for an image, in a few words."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if not suffix:
+        return "no file extension"
+    return HEIF_ADVICE if suffix in HEIF_SUFFIXES else f"unknown format {suffix}"
+
+
 def image_size(content: bytes) -> tuple[int, int]:
     """Width and height by the header alone."""
     try:
@@ -56,7 +68,7 @@ def image_size(content: bytes) -> tuple[int, int]:
             with Image.open(io.BytesIO(content), formats=_readable_formats()) as image:
                 return image.size
     except UnidentifiedImageError:
-        raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from None
+        raise _unknown_format(content) from None
     except Image.DecompressionBombError:
         raise DataError("it has far more pixels than are read") from None
     except MemoryError:
@@ -79,7 +91,7 @@ def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
         with _decoding_errors():
             return _to_array(Image.open(io.BytesIO(content), formats=_readable_formats()), channels)
     except UnidentifiedImageError as error:
-        raise DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})") from error
+        raise _unknown_format(content) from error
 
 
 def pixels_of_pillow_image(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
@@ -110,8 +122,12 @@ def fit_to_size(pixels: UInt8[np.ndarray, "h w c"], settings: DecodeSettings) ->
 
 @cache
 def _readable_formats() -> tuple[str, ...]:
-    """The formats that Pillow decodes by itself."""
+    """The formats that Pillow decodes by itself, and HEIC where pillow-heif is installed."""
     Image.init()
+    with suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
     return tuple(name for name in Image.OPEN if name not in NOT_OPENED)
 
 
@@ -120,6 +136,12 @@ def _image_suffixes() -> frozenset[str]:
     """The file endings of those formats."""
     formats = _readable_formats()
     return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in formats)
+
+
+def _unknown_format(content: bytes) -> DataError:
+    if content[4:8] == b"ftyp" and content[8:12] in HEIF_BRANDS:
+        return DataError(HEIF_ADVICE)
+    return DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})")
 
 
 @contextmanager

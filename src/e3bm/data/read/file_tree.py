@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -44,6 +44,11 @@ class FileTree(Protocol):
         """Folders that are named themselves, so that an empty one can be seen."""
         ...
 
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Files and folders that are passed over, and why; what is inside of such a folder is not listed."""
+        ...
+
     def size(self, name: str) -> int:
         """The number of bytes of a file."""
         ...
@@ -81,11 +86,15 @@ def safe_name(name: str, where: Path) -> str:
     return "/".join(part for part in parts if part not in ("", "."))
 
 
-def is_junk(name: str) -> bool:
-    """Files that operating systems leave behind and that are part of no data set."""
-    *folders, file = name.split("/")
-    hidden = file.startswith(".") or any(folder.startswith(".") for folder in folders)
-    return hidden or file in JUNK_FILES or any(folder in JUNK_FOLDERS for folder in folders)
+def skipped_part(name: str) -> tuple[str, str] | None:
+    """Of a name that is part of no data set, the file or folder to pass over and why; None for other names."""
+    parts = name.split("/")
+    for place, part in enumerate(parts):
+        if part.startswith("."):
+            return "/".join(parts[: place + 1]), "hidden"
+        if part in JUNK_FOLDERS or part in JUNK_FILES:
+            return "/".join(parts[: place + 1]), "left there by an operating system"
+    return None
 
 
 def too_large(where: Path, name: str, size: int, limit: int) -> DataError:
@@ -106,16 +115,21 @@ class FolderTree:
         digest = hashlib.sha256()
         names: list[str] = []
         folders: set[str] = set()
+        skipped: dict[str, str] = {}
         try:
-            for name, about in sorted(_walk(root)):
+            for name, about in sorted(_walk(root), key=lambda found: found[0]):
                 if about is None:
                     folders.add(name)
+                    continue
+                if isinstance(about, str):
+                    skipped[name] = about
                     continue
                 names.append(name)
                 digest.update(f"{name}\0{about[0]}\0{about[1]}\n".encode())
         except OSError as error:
             raise DataError(f"{error.filename or root} cannot be read: {error.strerror}.") from error
-        self.names, self.folders, self._fingerprint = tuple(names), frozenset(folders), digest.hexdigest()
+        self.names, self.folders, self.skipped = tuple(names), frozenset(folders), skipped
+        self._fingerprint = digest.hexdigest()
 
     def size(self, name: str) -> int:
         return (self.where / name).stat().st_size
@@ -148,6 +162,7 @@ class SingleFile:
     def __init__(self, path: Path) -> None:
         self.where, self._path = path, path
         self.names, self.folders = (safe_name(path.name, path.parent),), frozenset[str]()
+        self.skipped = dict[str, str]()
 
     def size(self, name: str) -> int:
         return self._path.stat().st_size
@@ -186,6 +201,7 @@ class MergedTree:
         self._home = home
         self.names = tuple(home)
         self.folders = frozenset().union(*(tree.folders for tree in self._trees))
+        self.skipped = {name: reason for tree in self._trees for name, reason in tree.skipped.items()}
 
     def size(self, name: str) -> int:
         return self._home[name].size(name)
@@ -204,8 +220,8 @@ class MergedTree:
             tree.close()
 
 
-def _walk(root: Path) -> Iterator[tuple[str, tuple[int, int] | None]]:
-    """Every file with its size and time, every folder with None."""
+def _walk(root: Path) -> Iterator[tuple[str, tuple[int, int] | str | None]]:
+    """Every file with its size and time, every folder with None, everything that is passed over with the reason."""
     waiting, seen, count = [("", root)], set[tuple[int, int]](), 0
     while waiting:
         prefix, folder = waiting.pop()
@@ -216,13 +232,16 @@ def _walk(root: Path) -> Iterator[tuple[str, tuple[int, int] | None]]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = safe_name(prefix + entry.name, root)
-                if is_junk(name):
-                    continue
-                if entry.is_dir():
+                skipped = skipped_part(name)
+                if skipped is not None:
+                    yield skipped
+                elif entry.is_dir():
                     waiting.append((name + "/", Path(entry.path)))
                     yield name, None
-                elif entry.is_file():
-                    # Pipes, sockets and dangling links are neither, and are passed over: reading one could hang.
+                elif not entry.is_file():
+                    # Reading a pipe or a socket could hang.
+                    yield name, "a link that leads nowhere" if entry.is_symlink() else "no ordinary file"
+                else:
                     found = entry.stat()
                     yield name, (found.st_size, found.st_mtime_ns)
                     count += 1

@@ -14,7 +14,7 @@ from PIL import Image
 from e3bm.data.layouts.base import KnownClasses, split_word
 from e3bm.data.layouts.folders import ClassFolders
 from e3bm.data.read.archives import open_tree
-from e3bm.data.read.decode import check_pixels, decode, is_image_name, pixels_of_pillow_image
+from e3bm.data.read.decode import check_pixels, decode, is_image_name, pixels_of_pillow_image, why_not_an_image
 from e3bm.data.read.file_tree import FileTree, FolderTree
 from e3bm.data.read.records import LARGEST_IMAGE_FILE, FileRecords
 from e3bm.errors import DataError
@@ -22,6 +22,8 @@ from e3bm.errors import DataError
 WIDEST = 4
 """Of proportions more extreme than 1 to this only the middle is used, before anything is enlarged."""
 ADVICE = "expected a subfolder for each class, with photos in it"
+MOST_NAMED = 50
+"""Files of one kind that are named before the others are only counted."""
 
 
 @dataclass(frozen=True)
@@ -83,22 +85,50 @@ def as_photos(photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
     )
 
 
+@dataclass(frozen=True)
+class UnusedFile:
+    """A file or folder in which there is no photo, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PhotoFolder:
+    """The photos of a folder or archive by class, and everything in it that is none."""
+
+    by_class: dict[str, list[StoredPhoto]]
+    unused: tuple[UnusedFile, ...]
+
+
 @contextmanager
-def photos_by_class(source: Path) -> Iterator[dict[str, list[StoredPhoto]]]:
+def photos_by_class(source: Path) -> Iterator[PhotoFolder]:
     """The photos of every class; an archive stays open inside of the block."""
     if not source.exists():
         raise DataError(f"There is no folder {source}; {ADVICE}.")
     tree = open_tree(source)
     try:
-        yield _listed(tree)
+        yield PhotoFolder(_listed(tree), _unused_files(tree))
     finally:
         tree.close()
 
 
-def photos_in(folder: Path) -> list[StoredPhoto]:
-    """Every photo in a folder and below it."""
+def photos_in(folder: Path) -> tuple[list[StoredPhoto], tuple[UnusedFile, ...]]:
+    """Every photo in a folder and below it, and everything there that is none."""
     tree = FolderTree(folder)
-    return [StoredPhoto(tree, name) for name in tree.names if is_image_name(name)]
+    return [StoredPhoto(tree, name) for name in tree.names if is_image_name(name)], _unused_files(tree)
+
+
+def unused_sentences(unused: Iterable[UnusedFile]) -> list[str]:
+    """A sentence for every reason, with the files it holds for; of very many only the first."""
+    by_reason: dict[str, list[str]] = {}
+    for one in unused:
+        by_reason.setdefault(one.reason, []).append(one.path)
+    sentences = []
+    for reason, paths in by_reason.items():
+        more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+        sentences.append(f"Not used ({reason}): {', '.join(paths[:MOST_NAMED])}{more}.")
+    return sentences
 
 
 def _content(path: Path) -> bytes:
@@ -144,8 +174,9 @@ def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
         raise DataError(f"{tree.where} is a single file; {ADVICE}.")
     if not any(map(is_image_name, tree.names)):
         found = f"{len(tree.names)} files, none of them an image" if tree.names else "no files"
-        raise DataError(f"{tree.where} holds {found}; {ADVICE}.")
-    listing = ClassFolders().find(tree, KnownClasses())
+        why = f" (the first, {tree.names[0]}: {why_not_an_image(tree.names[0])})" if tree.names else ""
+        raise DataError(f"{tree.where} holds {found}{why}; {ADVICE}.")
+    listing = ClassFolders(empty_folders=True).find(tree, KnownClasses())
     assert listing is not None
     assert isinstance(listing.records, FileRecords)
     splits = [name for name in listing.class_names if split_word(name)]
@@ -158,3 +189,18 @@ def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
     for name, label in zip(listing.records.names, listing.labels, strict=True):
         found_photos[listing.class_names[int(label)]].append(StoredPhoto(tree, name))
     return found_photos
+
+
+def _unused_files(tree: FileTree) -> tuple[UnusedFile, ...]:
+    """Whatever is no photo: skipped files, other formats, and folders without photos, the outermost only."""
+    reasons = dict(tree.skipped)
+    reasons |= {name: why_not_an_image(name) for name in tree.names if not is_image_name(name)}
+    above = lambda name: {name[:place] for place, letter in enumerate(name) if letter == "/"}
+    filled = set[str]().union(*map(above, tree.names))
+    with_photos = set[str]().union(*(above(name) for name in tree.names if is_image_name(name)))
+    without_photos = {folder for name in tree.folders for folder in (name, *above(name))} | filled
+    without_photos -= with_photos | {""}  # a tar file may name its own root
+    for folder in without_photos:
+        if not above(folder) & without_photos:
+            reasons[folder] = "a folder without photos" if folder in filled else "an empty folder"
+    return tuple(UnusedFile(str(tree.where / name), reason) for name, reason in sorted(reasons.items()))

@@ -3,8 +3,6 @@
 import hashlib
 import io
 import json
-import os
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from e3bm.core.episode import EpisodeIndex, TaskBatch
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError
+from e3bm.storage import write_whole
 
 CHUNK = 256
 DIGEST_BYTES = 32
@@ -51,22 +50,14 @@ class FeatureCache:
     def keep(self, key: str, features: Float32[np.ndarray, "N D"]) -> None:
         """Store features; a cache that cannot be written costs time, not the run."""
         path = self._path(key)
-        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
         buffer = io.BytesIO()
         np.save(buffer, features)
         content = buffer.getvalue()
-        try:
+        with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.write(hashlib.sha256(content).digest())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            pass
-        # What this writer could not finish, and what others were killed over.
-        for leftover in self.folder.glob(f"{path.name}.*.partial"):
+            write_whole(path, content, hashlib.sha256(content).digest())
+        # What other writers were killed over.
+        for leftover in self.folder.glob(f".{path.name}.*.partial"):
             with suppress(OSError):
                 leftover.unlink()
 

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from e3bm.errors import DataError
+from e3bm.storage import lock, write_whole
 
 FORMAT_VERSION = 1
 SPLIT_NAMES = ("train", "val", "test")
@@ -119,9 +118,7 @@ def json_digest(record: Mapping[str, Any]) -> str:
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record so that a reader finds the old or the new one, never a part."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(record, indent=1), "ascii")
-    os.replace(fresh, path)
+    write_whole(path, json.dumps(record, indent=1).encode("ascii"))
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -147,16 +144,9 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 def lock_folder(folder: Path) -> int:
     """Hold a folder for this process until the returned descriptor is closed; -1 where the system has no such lock."""
-    if sys.platform == "win32":
-        return -1
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise DataError(f"{folder} is being written by another process; wait for it to end.") from error
+    descriptor = lock(folder, wait=False)
+    if descriptor is None:
+        raise DataError(f"{folder} is being written by another process; wait for it to end.")
     return descriptor
 
 

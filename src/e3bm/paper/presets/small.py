@@ -71,7 +71,7 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
         method = preset.train.method.name
         if method == "mtl":
             yield _scaled(preset)
-        yield _pretrained_maml(preset) if method == "maml" else _levelled(preset)
+        yield _pretrained_maml(preset) if method == "maml" else _whitened(preset)
         yield from ablation_arms(preset)
 
 
@@ -107,10 +107,11 @@ def _scaled(preset: Preset) -> Preset:
     return replace(preset, name=name, about=about, train=preset.train.but(**changes))
 
 
-def _levelled(preset: Preset) -> Preset:
-    train = preset.train.but(backbone__levelled=True)
-    pretrain = preset.pretrain and preset.pretrain.but(backbone__levelled=True)
-    name, about = preset.name.replace("-fc100-", "-levelled-fc100-"), f"{preset.about}, features levelled"
+def _whitened(preset: Preset) -> Preset:
+    train = preset.train.but(backbone__whitened=True)
+    pretrain = preset.pretrain and preset.pretrain.but(backbone__whitened=True)
+    name = preset.name.replace("-fc100-", "-whitened-fc100-")
+    about = f"{preset.about}, features centred and partially whitened"
     return replace(preset, name=name, about=about, train=train, pretrain=pretrain)
 
 

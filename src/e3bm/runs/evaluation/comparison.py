@@ -1,126 +1,153 @@
-"""Models on the same episodes, side by side: paired differences, and seeds taken together."""
+"""Models on the same episodes, side by side: paired differences, and seeds taken together field by field."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from e3bm.errors import SettingsError
 from e3bm.runs.evaluation.metrics import mean_and_interval, paired_difference
-from e3bm.runs.settings import (
-    HYPERPRIOR_RATES,
-    DataSettings,
-    HyperpriorSettings,
-    MachineSettings,
-    OptimiserSettings,
-    PretrainSettings,
-    TrainSettings,
-)
-
-Row = dict[str, Any]
-NOT_PAIRED: Row = {"paired_with": None, "paired_difference": None, "paired_ci": None}
+from e3bm.runs.result import Bins, Result
+from e3bm.runs.system import baseline_of
 
 
 @dataclass(frozen=True)
-class Tested:
-    """A model's row and its accuracy on every episode."""
+class Measured:
+    """A model's result and its accuracy on every episode, where that is known."""
 
-    row: Row
-    accuracy: Float[Tensor, " N"]
-    group: str  # runs that differ only in their seed are one group
-    baseline: str  # the group that this one is compared with, if it was tested too
+    result: Result
+    accuracy: Float[Tensor, " N"] | None
 
 
-def pair(tested: list[Tested]) -> None:
-    """Compare each model with its own plain method, or else with the first model, on the same episodes."""
-    for result in tested:
-        alike = [other for other in tested if other is not result and _same_episodes(other, result)]
-        plain = [other for other in alike if other.group == result.baseline != result.group]
-        with_seed = [other for other in plain if other.row["seed"] == result.row["seed"]]
-        partner = next(iter(with_seed or plain or [other for other in alike if other is tested[0]]), None)
-        if partner is None:
-            continue
-        difference, interval = paired_difference(result.accuracy, partner.accuracy)
-        name = f"{partner.row['method']} ({partner.row['run']})"
-        result.row.update(paired_with=name, paired_difference=difference, paired_ci=interval)
+def pair(tested: Sequence[Measured]) -> list[Measured]:
+    """Compare each model with its own baseline, or else with the first model, on the same episodes."""
+    return [_paired(each, tested) for each in tested]
 
 
-def aggregate(tested: list[Tested]) -> list[Row]:
-    """One row per group of seeds: accuracies are averaged over seeds episode by episode, then compared."""
-    groups: dict[str, list[Tested]] = {}
-    for result in tested:
-        groups.setdefault(result.group, []).append(result)
-    return [_together(members, groups) for members in groups.values() if _several(members)]
+def _paired(one: Measured, tested: Sequence[Measured]) -> Measured:
+    others = [other for other in tested if other is not one]
+    baseline = baseline_of(one.result, [other.result for other in others])
+    first = tested[0] if tested[0] in others and tested[0].result.protocol == one.result.protocol else None
+    partner = next((other for other in others if other.result is baseline), first)
+    if partner is None or partner.accuracy is None or one.accuracy is None:
+        return one
+    difference, interval = paired_difference(one.accuracy, partner.accuracy)
+    name = f"{partner.result.method} ({partner.result.run})"
+    return replace(one, result=one.result.but(paired_with=name, paired_difference=difference, paired_ci=interval))
 
 
-def _together(members: list[Tested], groups: dict[str, list[Tested]]) -> Row:
-    average = lambda key: sum(member.row[key] for member in members) / len(members)
-    accuracy, interval = mean_and_interval(_mean(members))
-    row = members[0].row | NOT_PAIRED | {"accuracy": accuracy, "ci": interval, "nll": average("nll")}
-    row |= {"ece": average("ece"), "seconds": sum(member.row["seconds"] for member in members)}
-    row |= {"seed": "mean", "seeds": [member.row["seed"] for member in members]}
-    row["seed_std"] = float(torch.tensor([member.row["accuracy"] for member in members]).std(correction=1))
-    row["run"] = ", ".join(member.row["run"] for member in members)
-    baseline = members[0].baseline
-    others = groups.get(baseline, []) if baseline != members[0].group else []
-    if others and _same_episodes(others[0], members[0]):
-        difference, spread = paired_difference(_mean(members), _mean(others))
-        row |= {"paired_with": others[0].row["method"], "paired_difference": difference, "paired_ci": spread}
-    for key in ("epoch_accuracy", "rates", "weights"):
-        row[key] = torch.tensor([member.row[key] for member in members], dtype=torch.double).mean(0).tolist()
-    return row
+def seeds_together(tested: Sequence[Measured]) -> list[Result]:
+    """One result per system that was tested with several seeds, compared with its baseline where that is there."""
+    systems: dict[tuple[Any, ...], list[Measured]] = {}
+    for each in tested:
+        systems.setdefault((each.result.system, each.result.protocol), []).append(each)
+    found = []
+    for members in systems.values():
+        if len(members) > 1:
+            first = members[0].result
+            baseline = systems.get((first.baseline, first.protocol), []) if first.baseline != first.system else []
+            found.append(together(members, baseline))
+    return found
 
 
-def _several(members: list[Tested]) -> bool:
-    return len(members) > 1 and all(_same_episodes(member, members[0]) for member in members)
+def together(members: Sequence[Measured], baseline: Sequence[Measured] = ()) -> Result:
+    """Seeds of one system on the same episodes as one result, and its difference to a baseline's seeds.
+
+    Accuracy is averaged over seeds episode by episode. Every other field has its rule below; none is one seed's.
+    """
+    results = [member.result for member in members]
+    if len(members) == 1:
+        return results[0].but(**_difference(members, baseline))
+    values = {name: rule(name, [getattr(each, name) for each in results]) for name, rule in RULES.items()}
+    mean = _mean(members)
+    # Without the single answers the seeds' own intervals stand, which are wider than that of their mean.
+    own = fmean(each.accuracy for each in results), fmean(each.ci for each in results)
+    accuracy, interval = own if mean is None else mean_and_interval(mean)
+    return Result.model_validate(
+        values
+        | {
+            "accuracy": accuracy,
+            "ci": interval,
+            "seed": "mean",
+            "seeds": tuple(int(each.seed) for each in results),
+            "seed_std": stdev(each.accuracy for each in results),
+        }
+        | _difference(members, baseline)
+    )
 
 
-def _mean(members: list[Tested]) -> Float[Tensor, " N"]:
-    return torch.stack([member.accuracy for member in members]).mean(0)
+def _difference(members: Sequence[Measured], baseline: Sequence[Measured]) -> dict[str, Any]:
+    """The paired difference over the seeds that both have, or else over all."""
+    shared = {each.result.seed for each in members} & {each.result.seed for each in baseline}
+    chosen = lambda side: [each for each in side if not shared or each.result.seed in shared]
+    ours, theirs = _mean(chosen(members)), _mean(chosen(baseline)) if baseline else None
+    if ours is None or theirs is None:
+        return {"paired_with": None, "paired_difference": None, "paired_ci": None}
+    difference, interval = paired_difference(ours, theirs)
+    return {"paired_with": baseline[0].result.method, "paired_difference": difference, "paired_ci": interval}
 
 
-def _same_episodes(one: Tested, other: Tested) -> bool:
-    return bool(one.row["episodes_hash"] == other.row["episodes_hash"])
+def _mean(members: Sequence[Measured]) -> Float[Tensor, " N"] | None:
+    """Accuracy of every episode, averaged over seeds; None where an answer was not kept."""
+    known = [member.accuracy for member in members if member.accuracy is not None]
+    return torch.stack(known).mean(0) if len(known) == len(members) else None
 
 
-# Which runs are one system with several seeds, and which system is another one's baseline.
+# What becomes of a field when several seeds are one result.
+
+Rule = Callable[[str, list[Any]], Any]
 
 
-ELSEWHERE = Path("elsewhere")
+def _same(name: str, values: list[Any]) -> Any:
+    if any(value != values[0] for value in values):
+        raise SettingsError(f"Seeds of one system differ in their {name}: {values}; they cannot be taken together.")
+    return values[0]
 
 
-def group_of(settings: TrainSettings | PretrainSettings) -> str:
-    """The same for runs that differ only in seed, name and place; a seed may have a backbone or a source of its own."""
-    data: DataSettings = settings.data.but(folder=None)
-    if isinstance(settings, PretrainSettings):
-        return settings.but(seed=0, data=data, machine=MachineSettings(), checkpoint_every=1).digest()
-    hyperprior = settings.hyperprior
-    if hyperprior.frozen_from is not None:
-        hyperprior = hyperprior.but(frozen_from=ELSEWHERE)
-    backbone = settings.backbone.but(pretrained=None)
-    precision = settings.machine.precision
-    machine = MachineSettings(precision=precision)
-    changes = {"data": data, "hyperprior": hyperprior, "backbone": backbone, "machine": machine}
-    if (hyperprior.rate, hyperprior.weight) == ("constant", "last"):
-        # Learning rates of what a plain method does not have make no difference to it.
-        unused = {name: OptimiserSettings.model_fields[name].default for name in HYPERPRIOR_RATES}
-        changes |= {"hyperprior": HyperpriorSettings(), "optimiser": settings.optimiser.but(**unused)}
-    return settings.but(seed=0, name="", checkpoint_every=1, **changes).digest()
+def _named(name: str, values: list[Any]) -> str:
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
-def baseline_group_of(settings: TrainSettings) -> str:
-    """The group of the same method alone: constant alpha, only the last epoch votes."""
-    return group_of(settings.but(hyperprior=HyperpriorSettings()))
+def _average(name: str, values: list[float]) -> float:
+    return fmean(values)
 
 
-def kind_of(settings: TrainSettings) -> str | None:
-    """The hyperprior by the name that presets have for it; None for an ablation."""
-    hyperprior = settings.hyperprior
-    match hyperprior.rate, hyperprior.weight:
-        case "constant", "last":
-            return "plain"
-        case "generated", "generated":
-            return f"{hyperprior.generator}-{hyperprior.setting}"
-    return None
+def _total(name: str, values: list[float]) -> float:
+    return sum(values)
+
+
+def _averages(name: str, values: list[dict[str, float]]) -> dict[str, float]:
+    return {metric: fmean(each[metric] for each in values) for metric in values[0]}
+
+
+def _curve(name: str, values: list[tuple[float, ...]]) -> tuple[float, ...]:
+    if len({len(value) for value in values}) > 1:
+        return ()
+    return tuple(fmean(each) for each in zip(*values, strict=True))
+
+
+def _pooled(name: str, values: list[Bins | None]) -> Bins | None:
+    known = [value for value in values if value is not None]
+    return Bins.pooled(known) if len(known) == len(values) else None
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        (
+            "format", "setting", "hyperprior", "schedules", "batchnorm", "transductive_batchnorm", "order", "epochs",
+            "backbone", "trained_on", "parameters", "dataset", "split", "episodes", "episodes_hash", "episodes_seed",
+            "data_digest", "ways", "shots", "queries", "seen_classes", "system", "baseline",
+        ),
+        _same,
+    ),
+    **dict.fromkeys(("method", "settings_digest", "commit", "run", "checkpoint"), _named),
+    **dict.fromkeys(("seconds", "train_seconds"), _total),
+    **dict.fromkeys(("epoch_accuracy", "rates", "weights"), _curve),
+    "ece": _average,
+    "metrics": _averages,
+    "reliability": _pooled,
+}  # fmt: skip

@@ -13,7 +13,7 @@ from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import Learner
 from e3bm.runs.engine import Engine
-from e3bm.runs.evaluation.metrics import Reliability, accuracies, mean_and_interval, negative_log_likelihoods
+from e3bm.runs.evaluation.metrics import METRICS, Reliability, accuracies, mean_and_interval
 
 
 @runtime_checkable
@@ -32,25 +32,22 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model did on N episodes, in the order of their numbers."""
+    """What a model did on N episodes, in the order of their numbers; without an inner loop there is no M."""
 
     accuracy: Float[Tensor, " N"]
-    nll: Float[Tensor, " N"]
+    metrics: dict[str, Float[Tensor, " N"]]
+    """Every metric of `METRICS`, by name."""
     reliability: Reliability
-    rates: Float[Tensor, " M"]  # M is 0 for a learner without an inner loop
-    weights: Float[Tensor, " M"]
+    rates: Float[Tensor, " M"] | None
+    weights: Float[Tensor, " M"] | None
     epoch_accuracy: Float[Tensor, " M"] | None
     seconds: float
 
     def summary(self) -> dict[str, float]:
-        """Mean accuracy, its interval, mean NLL and calibration error."""
+        """Mean accuracy with its interval, the mean of every other metric, and the calibration error."""
         mean, interval = mean_and_interval(self.accuracy)
-        return {
-            "accuracy": mean,
-            "ci": interval,
-            "nll": float(self.nll.mean()),
-            "ece": self.reliability.expected_calibration_error(),
-        }
+        others = {name: float(values.mean()) for name, values in self.metrics.items()}
+        return {"accuracy": mean, "ci": interval, **others, "ece": self.reliability.expected_calibration_error()}
 
 
 def evaluate(
@@ -84,26 +81,28 @@ def evaluate(
     learner.train(was_training)
     # A process without episodes does not know how many numbers the others have for each; the leader always does.
     inner_epochs = engine.agree(inner_epochs)
-    mine = torch.cat(columns) if columns else torch.zeros(0, 2 + inner_epochs * (3 if every_epoch else 2)).double()
+    first, curves = 1 + len(METRICS), 3 if every_epoch else 2
+    mine = torch.cat(columns) if columns else torch.zeros(0, first + inner_epochs * curves).double()
     rows = engine.gather(mine, episodes)
-    means = rows[:, 2:].mean(0)
+    means = list(rows[:, first:].mean(0).split(inner_epochs)) if inner_epochs else [None, None, None]
     return Evaluation(
         accuracy=rows[:, 0],
-        nll=rows[:, 1],
+        metrics={name: rows[:, 1 + place] for place, name in enumerate(METRICS)},
         reliability=Reliability(*engine.gather(reliability.sums().unsqueeze(0), engine.world).sum(0)),
-        rates=means[:inner_epochs],
-        weights=means[inner_epochs : 2 * inner_epochs],
-        epoch_accuracy=means[2 * inner_epochs :] if every_epoch else None,
+        rates=means[0],
+        weights=means[1],
+        epoch_accuracy=means[2] if every_epoch else None,
         seconds=time.perf_counter() - started,
     )
 
 
 def _columns(trace: Trace, scores: Tensor, labels: Tensor) -> Float[Tensor, "T columns"]:
-    parts = [accuracies(scores, labels).unsqueeze(1), negative_log_likelihoods(scores, labels).unsqueeze(1)]
-    if not isinstance(trace, AdaptationTrace):
-        return torch.cat(parts, 1)
-    parts += [trace.rates.cpu().double(), trace.weights.cpu().double()]
-    if trace.epoch_scores is not None:
-        spread = labels.unsqueeze(1).expand(-1, trace.epoch_scores.shape[1], -1)
-        parts.append(accuracies(trace.epoch_scores.cpu(), spread))
-    return torch.cat(parts, 1)
+    """Per task: accuracy, every metric and, where there is an inner loop, rates, weights and each epoch's accuracy."""
+    parts = [accuracies(scores, labels), *(metric(scores, labels) for metric in METRICS.values())]
+    columns = [torch.stack([part.double() for part in parts], 1)]
+    if isinstance(trace, AdaptationTrace):
+        columns += [trace.rates.cpu().double(), trace.weights.cpu().double()]
+        if trace.epoch_scores is not None:
+            spread = labels.unsqueeze(1).expand(-1, trace.epoch_scores.shape[1], -1)
+            columns.append(accuracies(trace.epoch_scores.cpu(), spread))
+    return torch.cat(columns, 1)

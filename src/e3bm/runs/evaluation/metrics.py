@@ -1,10 +1,17 @@
-"""Accuracy with its confidence interval, calibration, and paired differences."""
+"""Accuracy with its confidence interval, calibration, paired differences, and the list of what else is measured.
 
+A new metric is one function from scores and labels to a number per task, in `METRICS`; `report/tables.py` has the
+columns in which metrics are shown.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from e3bm.runs.result import Bins
 
 BINS = 15
 Z95 = 1.96
@@ -28,6 +35,11 @@ def accuracies(scores: Float[Tensor, "*B Q W"], labels: Int[Tensor, "*B Q"]) -> 
 def negative_log_likelihoods(scores: Float[Tensor, "T Q W"], labels: Int[Tensor, "T Q"]) -> Float[Tensor, " T"]:
     """Mean -log p(right class) per task."""
     return -scores.double().log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1).mean(-1)
+
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+METRICS: dict[str, Metric] = {"nll": negative_log_likelihoods}
+"""What is measured in every episode beside the accuracy, by the name that a result has for it."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +74,11 @@ class Reliability:
         """Mean gap between confidence and accuracy, weighted by how often a bin is used, in percent."""
         return float(100.0 * (self.confidence - self.correct).abs().sum() / self.count.sum())
 
-    def as_json(self) -> dict[str, list[float]]:
+    def bins(self) -> Bins:
+        """Means instead of sums, as a result holds them."""
         used = self.count.clamp(min=1)
-        return {
-            "confidence": (self.confidence / used).tolist(),
-            "accuracy": (self.correct / used).tolist(),
-            "count": self.count.tolist(),
-        }
+        return Bins(
+            confidence=tuple((self.confidence / used).tolist()),
+            accuracy=tuple((self.correct / used).tolist()),
+            count=tuple(self.count.tolist()),
+        )

@@ -1,7 +1,6 @@
 """What makes a number honest, checked: nothing that fails here is ever reported."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from e3bm.core.episode import EpisodeIndex
 from e3bm.data.episodes.sampler import EpisodeSampler
@@ -9,7 +8,6 @@ from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError, SettingsError
 
 BLOCK = 256
-LABELS = ("setting", "batchnorm", "order", "episodes", "episodes_hash", "queries", "seed", "commit")
 
 
 def check_episode(episode: EpisodeIndex, number: int) -> None:
@@ -56,12 +54,3 @@ def check_selection(split: str) -> None:
     """Models and settings are chosen on validation classes, never on the test classes."""
     if split == "test":
         raise SettingsError("Selecting on the test classes is refused; set validation.split to val.")
-
-
-def check_row(row: Mapping[str, Any]) -> None:
-    """A result without its labels is not a result."""
-    missing = [label for label in LABELS if row.get(label) in (None, "")]
-    if missing:
-        raise SettingsError(f"The result of {row.get('method', 'a run')} lacks {', '.join(missing)}.")
-    if row["setting"] not in ("inductive", "transductive"):
-        raise SettingsError(f"A result is inductive or transductive; found '{row['setting']}'.")

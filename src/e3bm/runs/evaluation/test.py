@@ -1,7 +1,8 @@
-"""`e3bm test`: run folders in, one row of honest numbers each out, all on the same episodes."""
+"""`e3bm test`: run folders in, one honest result each out, all on the same episodes."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,20 +11,23 @@ from torch import nn
 from e3bm.backbones import Backbone
 from e3bm.core.learner import DirectLearner, Learner
 from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
-from e3bm.errors import SettingsError
+from e3bm.errors import CheckpointError, SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
 from e3bm.runs.engine import Engine
-from e3bm.runs.evaluation.comparison import NOT_PAIRED, Row, Tested, aggregate, baseline_group_of, group_of, pair
-from e3bm.runs.evaluation.ensemble import AveragedLearners, EnsembleSettings, beside, settings_beside
-from e3bm.runs.evaluation.evaluate import TaskSource, evaluate
-from e3bm.runs.evaluation.protocol import check_episodes, check_row, check_splits, seen_classes
+from e3bm.runs.evaluation.comparison import Measured, pair, seeds_together
+from e3bm.runs.evaluation.ensemble import AveragedLearners
+from e3bm.runs.evaluation.evaluate import Evaluation, TaskSource, evaluate
+from e3bm.runs.evaluation.protocol import check_episodes, check_splits, seen_classes
 from e3bm.runs.folder.answers import keep_answers
 from e3bm.runs.folder.checkpoint import Checkpoints, Which
-from e3bm.runs.folder.environment import commit
+from e3bm.runs.folder.environment import commit, is_leader
 from e3bm.runs.folder.files import in_turn
+from e3bm.runs.folder.relatives import with_relatives
+from e3bm.runs.folder.run import EnsembleSettings, Run, beside, read_run
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.result import Result
 from e3bm.runs.settings import (
     DataSettings,
     EpisodeSettings,
@@ -34,45 +38,62 @@ from e3bm.runs.settings import (
 )
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 from e3bm.runs.training.train import run_inputs
-from e3bm.settings import read_settings
-
-__all__ = ["Row", "run_test"]
 
 
-def run_test(runs: list[Path], settings: TestSettings, progress: Progress | None = None) -> list[Row]:
-    """Test every run on the same episodes; rows carry paired differences, and one more row per group of seeds."""
+def run_test(
+    runs: Sequence[Path],
+    settings: TestSettings,
+    progress: Progress | None = None,
+    *,
+    places: Sequence[Path] = (),
+) -> list[Result]:
+    """Test every run on the same episodes; results carry paired differences, and there is one more per several seeds.
+
+    Backbones that runs were trained with are looked for where they were, next to the run, and in ``places``.
+    """
     progress = progress or Silent()
     if not runs:
         raise SettingsError("Name at least one run folder to test.")
-    tested = [_test_one(RunFolder(path), settings, progress) for path in runs]
-    pair(tested)
-    rows = [result.row for result in tested] + aggregate(tested)
-    for row in rows:
-        check_row(row)
-    if Engine.is_leader():
-        for path, result in zip(runs, tested, strict=True):
+    tested = pair([_test_one(read_run(path), settings, progress, places) for path in runs])
+    if is_leader():
+        for path, each in zip(runs, tested, strict=True):
             with in_turn(path / "config.json"):  # another test of the same run may end at this moment
-                RunFolder(path).add_result(result.row)
-                keep_answers(path, result.row, _right_answers(result))
-    return rows
+                RunFolder(path).add_result(each.result)
+                keep_answers(path, each.result, _right_answers(each))
+    return [each.result for each in tested] + seeds_together(tested)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What is said of a model beside its numbers; the names are those of a result."""
+
+    method: str
+    setting: str
+    hyperprior: str
+    schedules: str
+    batchnorm: str
+    order: str
+    epochs: int | None
+    backbone: str
+    trained_on: str
+    parameters: int
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A trained model, the tasks it is asked, and the labels of its result."""
+    """A trained model, the episodes it is asked, and the labels of its result."""
 
     learner: Learner
     tasks: TaskSource
-    exam: "Exam"
-    labels: Row
+    questions: "Questions"
+    labels: Labels
     seed: int
-    group: str
-    baseline: str
     epochs: int | None = None
+    """Another number of inner updates than in training."""
 
 
 @dataclass(frozen=True)
-class Exam:
+class Questions:
     """A fixed list of episodes."""
 
     data: OpenData
@@ -82,19 +103,33 @@ class Exam:
     seen: int
 
 
-def _test_one(run: RunFolder, settings: TestSettings, progress: Progress) -> Tested:
-    config = run.config()
-    if config["kind"] == "pretrain":
-        pretrain = read_settings(PretrainSettings, config["settings"])
-        engine = Engine.start(_machine(pretrain.machine, settings))
-        return _examine(run, _pretrained(run, pretrain, settings, progress, engine), settings, progress, engine)
-    if config["kind"] == "ensemble":
-        ensemble = read_settings(EnsembleSettings, config["settings"])
-        engine = Engine.start(_machine(MachineSettings(), settings))
-        return _examine(run, _averaged(run, ensemble, settings, progress, engine), settings, progress, engine)
-    train = settings_beside(run)
-    engine = Engine.start(_machine(train.machine, settings))
-    return _examine(run, _meta_trained(run, train, settings, progress, engine), settings, progress, engine)
+def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequence[Path]) -> Measured:
+    match run.settings:
+        case PretrainSettings() as pretrain:
+            engine = Engine.start(_machine(pretrain.machine, settings))
+            subject = _pretrained(run, pretrain, settings, progress, engine)
+        case EnsembleSettings() as ensemble:
+            engine = Engine.start(_machine(MachineSettings(), settings))
+            subject = _averaged(run, ensemble, settings, progress, engine, places)
+        case TrainSettings():
+            train = with_relatives(run, places)
+            engine = Engine.start(_machine(train.machine, settings))
+            subject = _meta_trained(run, train, settings, progress, engine)
+        case None:
+            raise CheckpointError(f"{run.path} holds a run of kind {run.kind}, which is not tested on episodes.")
+    with stage(progress, f"test {subject.labels.method}", settings.episodes):
+        found = evaluate(
+            subject.learner,
+            subject.tasks,
+            settings.episodes,
+            batch=settings.batch,
+            engine=engine,
+            every_epoch=True,
+            epochs=subject.epochs,
+            advance=progress.advance,
+        )
+        progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
+    return Measured(_result(run, subject, settings, found), found.accuracy)
 
 
 def _machine(trained: MachineSettings, settings: TestSettings) -> MachineSettings:
@@ -103,15 +138,17 @@ def _machine(trained: MachineSettings, settings: TestSettings) -> MachineSetting
 
 
 def _meta_trained(
-    run: RunFolder, train: TrainSettings, settings: TestSettings, progress: Progress, engine: Engine
+    run: Run, train: TrainSettings, settings: TestSettings, progress: Progress, engine: Engine
 ) -> Subject:
     trained_on = open_data(train.data)
     backbone = build_backbone(train.backbone, *trained_on.input_shape)
-    run.check_inputs(run_inputs(train, trained_on, backbone))  # a trained backbone is about to get other weights
+    RunFolder(run.path).check_inputs(
+        run_inputs(train, trained_on, backbone)
+    )  # a trained backbone is about to get other weights
     size = trained_on.input_shape[1]
     learner = build_learner(train, backbone, classes=trained_on.classes, image_size=size).to(engine.device)
     Checkpoints(run.path).load_weights(learner, _checkpoint(run))
-    exam = _open_exam(run, trained_on, train.data, train.episode, settings, engine)
+    questions = _open_questions(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
     hyperprior, batchnorm, learned = train.hyperprior, train.backbone.batchnorm, _size(learner)
     fixed = train.backbone.adapt == "scale_shift" and batchnorm in ("running", "batch_then_running")
@@ -122,84 +159,87 @@ def _meta_trained(
         backbone = encoder.to(DTYPES[train.machine.precision])
         learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
     tasks: TaskSource = (
-        feature_tasks(exam.data, exam.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
+        feature_tasks(questions.data, questions.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
         if fixed or train.backbone.adapt == "frozen"
-        else image_tasks(exam.data, exam.sampler, augment=False, dtype=dtype)
+        else image_tasks(questions.data, questions.sampler, augment=False, dtype=dtype)
     )
     sees_queries = train.method.transductive or (hyperprior.generated and hyperprior.setting == "transductive")
     inner = train.inner
-    labels = {
-        "method": train.title,
-        "setting": "transductive" if sees_queries else "inductive",
-        "hyperprior": f"{hyperprior.generator} {hyperprior.setting}" if hyperprior.generated else "none",
-        "schedules": "none" if inner is None else f"alpha {hyperprior.rate}, v {hyperprior.weight}",
-        "batchnorm": "running" if batchnorm == "batch_then_running" else batchnorm,
-        "transductive_batchnorm": batchnorm == "batch",
-        "order": "none" if inner is None else inner.order,
-        "epochs": 0 if inner is None else inner.test_epochs or inner.epochs,
-        "backbone": train.backbone.title,
-        "trained_on": train.data.dataset,
+    labels = Labels(
+        method=train.title,
+        setting="transductive" if sees_queries else "inductive",
+        hyperprior=f"{hyperprior.generator} {hyperprior.setting}" if hyperprior.generated else "none",
+        schedules="none" if inner is None else f"alpha {hyperprior.rate}, v {hyperprior.weight}",
+        batchnorm="running" if batchnorm == "batch_then_running" else batchnorm,
+        order="none" if inner is None else inner.order,
+        epochs=0 if inner is None else inner.test_epochs or inner.epochs,
+        backbone=train.backbone.title,
+        trained_on=train.data.dataset,
         # A frozen backbone stands beside the learner, not inside it.
-        "parameters": learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
-    }
-    groups = group_of(train), baseline_group_of(train)
-    return Subject(learner, tasks, exam, labels, train.seed, *groups, epochs=train.test_epochs)
+        parameters=learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
+    )
+    return Subject(learner, tasks, questions, labels, train.seed, epochs=train.test_epochs)
 
 
 def _averaged(
-    run: RunFolder, ensemble: EnsembleSettings, settings: TestSettings, progress: Progress, engine: Engine
+    run: Run,
+    ensemble: EnsembleSettings,
+    settings: TestSettings,
+    progress: Progress,
+    engine: Engine,
+    places: Sequence[Path],
 ) -> Subject:
     """Independent models with the mean of their probabilities; all must take the same images."""
-    members = [RunFolder(beside(run.path, path)) for path in ensemble.members]
-    trained = [settings_beside(member) for member in members]
-    if any(train.backbone.adapt == "frozen" or group_of(train) != group_of(trained[0]) for train in trained):
+    members = [read_run(beside(run.path, path)) for path in ensemble.members]
+    trained = [with_relatives(member, places) for member in members]
+    frozen = any(train.backbone.adapt == "frozen" for train in trained)
+    if frozen or any(member.system != members[0].system for member in members):
         raise SettingsError("An ensemble is of runs that differ in their seed only and that take images, not features.")
     subjects = [
         _meta_trained(member, train, settings, progress, engine) for member, train in zip(members, trained, strict=True)
     ]
-    first, count = subjects[0], len(subjects)
-    labels = first.labels | {"method": f"{count}x {first.labels['method']}"}
-    labels["parameters"] = sum(subject.labels["parameters"] for subject in subjects)
-    learner = AveragedLearners([subject.learner for subject in subjects])
-    group = f"{count}x {first.group}"
-    return Subject(learner, first.tasks, first.exam, labels, first.seed, group, first.group, epochs=first.epochs)
+    first = subjects[0]
+    labels = replace(
+        first.labels,
+        method=f"{len(subjects)}x {first.labels.method}",
+        parameters=sum(subject.labels.parameters for subject in subjects),
+    )
+    return replace(first, learner=AveragedLearners([subject.learner for subject in subjects]), labels=labels)
 
 
 def _pretrained(
-    run: RunFolder, pretrain: PretrainSettings, settings: TestSettings, progress: Progress, engine: Engine
+    run: Run, pretrain: PretrainSettings, settings: TestSettings, progress: Progress, engine: Engine
 ) -> Subject:
     """A pre-trained backbone is tested by the nearest class mean."""
     trained_on = open_data(pretrain.data)
     backbone = build_backbone(pretrain.backbone, *trained_on.input_shape)
     load_backbone(backbone, run.path)
-    exam = _open_exam(run, trained_on, pretrain.data, pretrain.episode, settings, engine)
-    tasks = feature_tasks(exam.data, exam.sampler, backbone, progress, torch.float32, engine)
-    labels = {
-        "method": NearestMean.settings.title,
-        "setting": "inductive",
-        "hyperprior": "none",
-        "schedules": "none",
-        "batchnorm": "running",
-        "transductive_batchnorm": False,
-        "order": "none",
-        "epochs": 0,
-        "backbone": pretrain.backbone.title,
-        "trained_on": pretrain.data.dataset,
-        "parameters": _size(backbone),
-    }
-    group = group_of(pretrain)
+    questions = _open_questions(run, trained_on, pretrain.data, pretrain.episode, settings, engine)
+    tasks = feature_tasks(questions.data, questions.sampler, backbone, progress, torch.float32, engine)
+    labels = Labels(
+        method=NearestMean.settings.title,
+        setting="inductive",
+        hyperprior="none",
+        schedules="none",
+        batchnorm="running",
+        order="none",
+        epochs=0,
+        backbone=pretrain.backbone.title,
+        trained_on=pretrain.data.dataset,
+        parameters=_size(backbone),
+    )
     learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
-    return Subject(learner, tasks, exam, labels, pretrain.seed, group, group)
+    return Subject(learner, tasks, questions, labels, pretrain.seed)
 
 
-def _open_exam(
-    run: RunFolder,
+def _open_questions(
+    run: Run,
     trained_on: OpenData,
     trained: DataSettings,
     episode: EpisodeSettings,
     settings: TestSettings,
     engine: Engine,
-) -> Exam:
+) -> Questions:
     """The list of episodes and its hash; that the test split was opened is written down."""
     channels, size = trained_on.input_shape
     changed = trained.but(
@@ -221,75 +261,64 @@ def _open_exam(
     digest = episodes_hash(sampler, settings.episodes)
     if settings.split == "test" and engine.leads:
         line = {"dataset": data.images.name, "episodes": settings.episodes, "episodes_hash": digest}
-        run.append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line})
-    return Exam(data, episode, sampler, digest, seen)
+        RunFolder(run.path).append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line})
+    return Questions(data, episode, sampler, digest, seen)
 
 
-def _examine(run: RunFolder, subject: Subject, settings: TestSettings, progress: Progress, engine: Engine) -> Tested:
-    exam, learner = subject.exam, subject.learner
-    with stage(progress, f"test {subject.labels['method']}", settings.episodes):
-        found = evaluate(
-            learner,
-            subject.tasks,
-            settings.episodes,
-            batch=settings.batch,
-            engine=engine,
-            every_epoch=True,
-            epochs=subject.epochs,
-            advance=progress.advance,
-        )
-        progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
-    assert found.epoch_accuracy is not None
-    row: Row = {
-        **subject.labels,
-        "dataset": exam.data.images.name,
-        "split": settings.split,
-        **found.summary(),
-        "episodes": settings.episodes,
-        "episodes_hash": exam.digest,
-        "episodes_seed": settings.seed,
-        "data_digest": exam.data.images.digest,
-        "settings_digest": run.settings_digest(),
-        **NOT_PAIRED,
-        "ways": exam.episode.ways,
-        "shots": exam.episode.shots,
-        "queries": exam.episode.queries,
-        "seen_classes": exam.seen,
-        "seed": subject.seed,
-        "seeds": None,
-        "commit": commit(),
-        "seconds": found.seconds,
-        "train_seconds": _train_seconds(run),
-        "epoch_accuracy": found.epoch_accuracy.tolist(),
-        "reliability": found.reliability.as_json(),
-        "rates": found.rates.tolist(),
-        "weights": found.weights.tolist(),
-        "run": run.path.resolve().name,
-        "checkpoint": _checkpoint(run),
-    }
-    return Tested(row, found.accuracy, subject.group, subject.baseline)
+def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluation) -> Result:
+    questions, numbers = subject.questions, found.summary()
+    curve = lambda values: () if values is None else tuple(values.tolist())
+    return Result(
+        **vars(subject.labels),
+        transductive_batchnorm=subject.labels.batchnorm == "batch",
+        dataset=questions.data.images.name,
+        split=settings.split,
+        accuracy=numbers.pop("accuracy"),
+        ci=numbers.pop("ci"),
+        ece=numbers.pop("ece"),
+        metrics=numbers,
+        episodes=settings.episodes,
+        episodes_hash=questions.digest,
+        episodes_seed=settings.seed,
+        data_digest=questions.data.images.digest,
+        settings_digest=run.settings_digest,
+        ways=questions.episode.ways,
+        shots=questions.episode.shots,
+        queries=questions.episode.queries,
+        seen_classes=questions.seen,
+        seed=subject.seed,
+        commit=commit(),
+        seconds=found.seconds,
+        train_seconds=_train_seconds(run),
+        epoch_accuracy=curve(found.epoch_accuracy),
+        reliability=found.reliability.bins(),
+        rates=curve(found.rates),
+        weights=curve(found.weights),
+        run=run.name,
+        checkpoint=_checkpoint(run),
+        system=run.system,
+        baseline=run.baseline,
+    )
 
 
-def _checkpoint(run: RunFolder) -> Which:
+def _checkpoint(run: Run) -> Which:
     """The best on the validation classes; the last of a training that was stopped before its first validation."""
     checkpoints = Checkpoints(run.path)
     return "last" if checkpoints.has("last") and not checkpoints.has("best") else "best"
 
 
-def _right_answers(result: Tested) -> list[int]:
+def _right_answers(tested: Measured) -> list[int]:
     """Whole numbers: an accuracy is a share of the episode's queries."""
-    queries = result.row["ways"] * result.row["queries"]
-    return [round(share) for share in (result.accuracy * queries / 100).tolist()]
+    assert tested.accuracy is not None
+    queries = tested.result.ways * tested.result.queries
+    return [round(share) for share in (tested.accuracy * queries / 100).tolist()]
 
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _train_seconds(run: RunFolder) -> float:
+def _train_seconds(run: Run) -> float:
     """Seconds of all steps, from the mean of those logged."""
-    lines = [line for line in run.lines("metrics") if line["split"] == "train"]
-    if not lines:
-        return 0.0
-    mean = sum(line["seconds"] for line in lines) / len(lines)
-    return float(mean * lines[-1]["step"])
+    timed = run.curve("train", "seconds")
+    return float(sum(seconds for _, seconds in timed) / len(timed) * timed[-1][0]) if timed else 0.0

@@ -27,6 +27,11 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def is_leader() -> bool:
+    """Whether this process writes and talks: the only one, or the first of those that torchrun or SLURM started."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+
 def commit() -> str:
     """The code's commit, with '+' when there are changes beside it; the release number outside a checkout."""
     package = Path(e3bm.__file__).resolve().parent

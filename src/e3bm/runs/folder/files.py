@@ -1,17 +1,13 @@
-"""Files that are either whole or absent, whatever happens in between."""
+"""A run's files, whole or absent whatever happens in between; what goes wrong is a sentence."""
 
 import json
-import os
-import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from e3bm.errors import CheckpointError
-
-LEFTOVERS = ".*.partial"
+from e3bm.storage import LEFTOVERS, lock, release, write_whole
 
 
 @contextmanager
@@ -27,20 +23,10 @@ def storage_errors(folder: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, then rename over."""
+    """A file with this content, whole or absent; its folder is made."""
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        write_whole(path, content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -88,21 +74,10 @@ def in_turn(path: Path) -> Iterator[None]:
 @contextmanager
 def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
     """Whether the lock was to be had; true where the system or its file system has none."""
-    if sys.platform == "win32":
-        yield True
-        return
-    import fcntl
-
     with storage_errors(path):
-        descriptor = os.open(path, os.O_RDONLY)
-    free = True
+        descriptor = lock(path, wait=wait)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            free = False
-        except OSError:
-            pass  # a file system without locks
-        yield free
+        yield descriptor is not None
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            release(descriptor)

@@ -1,16 +1,16 @@
 """The run folder: everything a run was, did and found, in files that anyone can read.
 
-config.json        {"kind": "train" | "pretrain", "settings": {...}, "inputs": {name of what was read: its sha256}}
+config.json        {"version": 2, "kind": "train" | "pretrain" | "ensemble" | "prior", "settings": {...},
+                   "inputs": {name of what was read: its sha256}, "input_shape": [channels, pixels of a side]}
 environment.json   versions, machine, commit
 metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
 schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
 checkpoints/       last.json and best.json point at folders with weights.safetensors and state.pt
-results.json       list of test results, newest of each kind
+results.json       list of test results (runs/result.py), newest of each kind
 answers.json       how many queries of each test episode were answered rightly
 test_log.jsonl     every time the test split was opened
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,18 +22,19 @@ from typing import TYPE_CHECKING, Any
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import held, read_json, storage_errors, sweep_leftovers, write_bytes, write_json
-from e3bm.runs.folder.upgrade import VERSION, upgraded
+from e3bm.runs.folder.upgrade import VERSION, upgraded, upgraded_result
+from e3bm.runs.result import Result, read_result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
 from e3bm.settings import Settings, read_settings
 
 if TYPE_CHECKING:
-    from e3bm.runs.engine import Engine  # imports torch, which reading a run does not need
+    from e3bm.runs.engine import Engine  # torch, which reading a run does not need
 
 Mirror = Callable[[str, Mapping[str, Any]], None]
 
 
 class RunFolder:
-    """Reads and writes one run's files."""
+    """Writes one run's files; `run.py` reads them."""
 
     def __init__(self, path: Path | str, mirrors: Sequence[Mirror] = ()) -> None:
         """Every line that is appended is shown to the mirrors, too."""
@@ -55,30 +56,47 @@ class RunFolder:
                         f"{self.path} is not empty (it has {min(foreign)}) and holds no run; give another --run folder."
                     )
 
-    def create(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
+    def create(
+        self,
+        kind: str,
+        settings: Settings,
+        inputs: Mapping[str, str],
+        input_shape: tuple[int, int] | None = None,
+    ) -> None:
         """Start a run here, or make sure that the one that is here is the same, down to what it reads."""
         self.check(kind, settings, inputs)
         if not self.exists:
             write_json(self.path / "environment.json", describe_environment())
             # Last: where this file is, there is a run.
-            stated = settings.model_dump(mode="json")
-            wanted = {"version": VERSION, "kind": kind, "settings": stated, "inputs": dict(inputs)}
-            write_json(self.path / "config.json", wanted)
+            write_json(
+                self.path / "config.json",
+                {
+                    "version": VERSION,
+                    "kind": kind,
+                    "settings": settings.model_dump(mode="json"),
+                    "inputs": dict(inputs),
+                    "input_shape": input_shape,
+                },
+            )
         sweep_leftovers(self.path)
 
     def config(self) -> dict[str, Any]:
-        """Kind, settings and inputs of the run."""
+        """What config.json states, in the form of today."""
+        return upgraded(self.written())
+
+    def written(self) -> dict[str, Any]:
+        """What config.json states, as it stands there, whatever version wrote it."""
         if not self.exists:
             raise CheckpointError(f"{self.path} holds no run: there is no config.json in it.")
         config = read_json(self.path / "config.json")
         if not isinstance(config, dict) or not {"kind", "settings"} <= config.keys():
             raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
-        return upgraded(config)
-
-    def settings_digest(self) -> str:
-        """A name for exactly the settings that config.json states."""
-        stated = read_json(self.path / "config.json")["settings"]  # as it was written, whatever version that was
-        return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]
+        if config.get("version", 1) > VERSION:
+            raise CheckpointError(
+                f"{self.path} holds a run of version {config['version']}; this e3bm reads up to {VERSION}. Use the "
+                "e3bm that made it, or a newer one."
+            )
+        return config
 
     def _check_same(self, kind: str, settings: Settings, inputs: Mapping[str, str]) -> None:
         old = self.config()
@@ -99,8 +117,9 @@ class RunFolder:
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
         """Refuse to go on with other data or another backbone under the name that the run had them by."""
         known = self.config().get("inputs", {})
-        # A run that was exported with rounded weights lists their digest beside the first one.
-        changed = [name for name, digest in inputs.items() if digest not in known.get(name, digest)]
+        # A run that was kept with rounded weights lists their digest beside the first one.
+        accepted = {name: [digests] if isinstance(digests, str) else digests for name, digests in known.items()}
+        changed = [name for name, digest in inputs.items() if digest not in accepted.get(name, [digest])]
         if changed:
             raise CheckpointError(
                 f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; "
@@ -135,16 +154,12 @@ class RunFolder:
             if (self.path / f"{name}.jsonl").exists():
                 write_bytes(self.path / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
 
-    def results(self) -> list[dict[str, Any]]:
-        """Test results, newest of each kind."""
+    def add_result(self, result: Result) -> None:
+        """Keep a test result; one on the same episodes replaces the older."""
         path = self.path / "results.json"
-        return read_json(path) if path.exists() else []
-
-    def add_result(self, row: dict[str, Any]) -> None:
-        """Keep a test result; one with the same data, episodes and checkpoint replaces the older."""
-        same = ("dataset", "split", "episodes_hash", "episodes")
-        kept = [old for old in self.results() if any(old.get(key) != row.get(key) for key in same)]
-        write_json(self.path / "results.json", [*kept, row])
+        old = [read_result(upgraded_result(row), str(path)) for row in read_json(path)] if path.exists() else []
+        kept = [known for known in old if known.protocol != result.protocol]
+        write_json(path, [each.as_json() for each in (*kept, result)])
 
 
 def _is_beginning(name: str) -> bool:
@@ -213,19 +228,18 @@ def opened(
     inputs: Mapping[str, str],
     engine: "Engine",
     tensorboard: bool,
+    input_shape: tuple[int, int],
 ) -> Iterator[RunFolder]:
     """The run folder, begun or continued, and kept from other trainings."""
     run = RunFolder(folder)
     run.check(kind, settings, inputs)
     engine.wait()  # nobody writes before all have looked, so that all come to the same answer
     if engine.leads:
-        run.create(kind, settings, inputs)
+        run.create(kind, settings, inputs, input_shape)
     with held(folder) if engine.leads else nullcontext():
         engine.wait()
         if not tensorboard or not engine.leads:
             yield run
             return
-        from e3bm.runs.folder.run_folder import TensorBoard
-
         with TensorBoard(folder) as mirror:
             yield RunFolder(folder, [mirror])

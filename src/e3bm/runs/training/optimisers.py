@@ -41,7 +41,7 @@ def build_optimiser(
     if not groups:
         raise SettingsError(
             "Nothing is left to train: the method, a frozen backbone and a constant hyperprior have no parameters. "
-            "Train rates, votes or the backbone, or test the pre-trained run as it is."
+            "Train rates, votes or the backbone."
         )
     if settings.kind == "adam":
         return torch.optim.Adam(groups, weight_decay=settings.weight_decay)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3bm.backbones import Backbone, LevelledBackbone, level_of
+from e3bm.backbones import Backbone, WhitenedBackbone, whitening_of
 from e3bm.core.learner import DirectLearner
 from e3bm.data.episodes.classification import ClassificationBatches, LabelledBatch
 from e3bm.data.episodes.loader import prefetched
@@ -144,7 +144,7 @@ def _step(
     return mean_loss, accuracy
 
 
-LEVELLED = "backbone.trunk."
+WHITENED = "backbone.trunk."
 Validation = Callable[[Backbone], tuple[float, float]]
 
 
@@ -159,7 +159,7 @@ def run_pretrain(
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     dtype = DTYPES[settings.machine.precision]
-    backbone = build_backbone(settings.backbone.but(levelled=False), *data.input_shape)
+    backbone = build_backbone(settings.backbone.but(whitened=False), *data.input_shape)
     model = Classifier(backbone, len(data.images.splits["train"]), settings.classifier).to(engine.device, dtype)
     batches = ClassificationBatches(
         data.images,
@@ -175,14 +175,14 @@ def run_pretrain(
     sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
     validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
     inputs = {"data set": data.images.digest}
-    with opened(folder, "pretrain", settings, inputs, engine, tensorboard) as run:
+    with opened(folder, "pretrain", settings, inputs, engine, tensorboard, data.input_shape) as run:
         pretrain(model, batches, validate, settings, run, engine, progress)
-        if settings.backbone.levelled:
-            _level_best(model, run, settings, data, validate, engine, progress)
+        if settings.backbone.whitened:
+            _whiten_best(model, run, settings, data, validate, engine, progress)
     return RunFolder(folder)
 
 
-def _level_best(
+def _whiten_best(
     model: Classifier,
     run: RunFolder,
     settings: PretrainSettings,
@@ -191,20 +191,20 @@ def _level_best(
     engine: Engine,
     progress: Progress,
 ) -> None:
-    """After the last epoch: features of the best weights are levelled by all training images, unless they are."""
+    """After the last epoch: features of the best weights are whitened by all training images, unless they are."""
     checkpoints = Checkpoints(run.path)
-    if any(name.startswith(LEVELLED) for name in checkpoints.weights("best")):
+    if any(name.startswith(WHITENED) for name in checkpoints.weights("best")):
         return
     checkpoints.load_weights(model, "best")
-    levelled = LevelledBackbone(model.backbone)
+    whitened = WhitenedBackbone(model.backbone)
     sampler = episode_sampler(data, "train", settings.episode, settings.seed, "training")
-    table = feature_tasks(data, sampler, levelled, progress, torch.float64, engine, keep=False)
-    levelled.put(level_of(table.features))
-    model.backbone = levelled
+    table = feature_tasks(data, sampler, whitened, progress, torch.float64, engine, keep=False)
+    whitened.put(whitening_of(table.features))
+    model.backbone = whitened
     if engine.leads:
         checkpoints.put_best(model)
     engine.wait()
-    progress.say(f"With levelled features the validation accuracy is {validate(levelled)[0]:.2f} %.")
+    progress.say(f"With whitened features the validation accuracy is {validate(whitened)[0]:.2f} %.")
 
 
 def few_shot_accuracy(

@@ -33,7 +33,7 @@ def run_train(
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
     training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
     validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
-    with opened(folder, "train", settings, inputs, engine, tensorboard) as run:
+    with opened(folder, "train", settings, inputs, engine, tensorboard, data.input_shape) as run:
         tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
         validation = build_tasks(settings, data, backbone, validating, progress, engine)
         meta_train(learner, tasks, validation, settings, run, engine, progress)

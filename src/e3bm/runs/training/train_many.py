@@ -14,13 +14,13 @@ from typing import Any
 from e3bm.errors import SettingsError
 from e3bm.interruption import Interrupted, time_is_over, time_limit
 from e3bm.progress import Progress, Silent
-from e3bm.runs.evaluation.comparison import group_of
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.files import read_json
+from e3bm.runs.folder.run import read_run
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TrainSettings
+from e3bm.runs.system import system_of
 from e3bm.runs.training.train import run_train
-from e3bm.settings import read_settings
 
 LOOK_EVERY = 0.5  # seconds between looks at what the workers have logged
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
@@ -61,15 +61,12 @@ def train_many(
 
 def finished(job: Job) -> bool:
     """Whether the folder holds this training with all its steps; how it was run then does not matter any more."""
-    run = RunFolder(job.folder)
-    if not run.exists:
+    if not RunFolder(job.folder).exists:
         return False
-    same = run.config()["kind"] == "train"
-    if same:
-        found = read_settings(TrainSettings, run.config()["settings"])
-        same = (group_of(found), found.seed) == (group_of(job.settings), job.settings.seed)
+    run = read_run(job.folder)
+    same = run.system == system_of(job.settings) and run.setting("seed") == job.settings.seed
     if not (same and _all_steps(job.folder)):
-        run.check("train", job.settings, {})
+        RunFolder(job.folder).check("train", job.settings, {})
         return False
     return True
 
@@ -150,5 +147,5 @@ def _all_steps(folder: Path) -> bool:
     pointer = folder / "checkpoints" / "last.json"
     if not RunFolder(folder).exists or not pointer.exists():
         return False
-    wanted = RunFolder(folder).config()["settings"]["optimiser"]["steps"]
+    wanted = read_run(folder).setting("optimiser.steps")
     return bool(read_json(pointer)["step"] >= wanted)

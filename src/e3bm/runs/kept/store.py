@@ -1,0 +1,388 @@
+"""The files of kept results: groups of runs, read as runs and written whole."""
+
+import hashlib
+import io
+import json
+import lzma
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from e3bm.errors import CheckpointError
+from e3bm.runs.folder.files import read_json, write_bytes, write_json
+from e3bm.runs.folder.run import Record, Run, assemble, read_run
+from e3bm.runs.result import Result
+from e3bm.runs.settings import TrainSettings
+from e3bm.settings import digest_of
+
+FORMAT = 1
+RUNS, LOGS, ANSWERS, WEIGHTS = "runs.jsonl", "logs.jsonl.xz", "answers.npz", "weights.safetensors"
+ENVIRONMENTS, INDEXES, MANIFEST = "environments.json", "data_sets.jsonl", "manifest.json"
+CURVES = ("epoch_accuracy", "reliability", "rates", "weights")  # of a result: kept with the logs
+OWN = ("command", "commit")  # of an environment: kept with the run
+ANSWERED = "answered"  # false in a result whose answers were not kept
+GONE = "-"  # in a difference: names that the base has and this does not
+Weights = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """Everything that is kept of one run, as plain values."""
+
+    name: str
+    """Inside its group; with a slash for the parts of a study."""
+    config: Record
+    """What its config.json states."""
+    environment: Record
+    results: tuple[Record, ...]
+    answers: tuple[np.ndarray | None, ...]
+    """Right answers of every episode, one array per result."""
+    metrics: tuple[Record, ...] = ()
+    schedules: tuple[Record, ...] = ()
+    test_log: tuple[Record, ...] = ()
+    weights: Weights | None = None
+    checkpoint: Record = field(default_factory=dict)
+    """Which of its checkpoints the weights are, at which step, and in words whether they were rounded."""
+    trained_for: str = ""
+    """Time of training in words, by the whole log of which a part is kept."""
+    extra: Record = field(default_factory=dict)
+    """Further small files of the run, by name."""
+
+
+class KeptGroup:
+    """The runs of one folder of results."""
+
+    def __init__(self, folder: Path, environments: Mapping[str, Record]) -> None:
+        self.folder, self._environments = folder, environments
+
+    @cached_property
+    def records(self) -> list[KeptRun]:
+        """All runs, in the order of their names."""
+        head, *lines = self._lines()
+        if head.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{self.folder / RUNS} is of format {head.get('format')!r}; this e3bm reads format {FORMAT}."
+            )
+        logs = {line["name"]: line for line in self._logs()}
+        right, place = self._right(), 0
+        found = []
+        for line in lines:
+            log = logs.get(line["name"], {})
+            rows, answers = [], []
+            for row, curves in zip(line["results"], log.get("curves", []), strict=True):
+                known = row.pop(ANSWERED, True)
+                whole = restored(row, head["result"]) | curves
+                count = whole["episodes"] if known else 0
+                answers.append(right[place : place + count] if known else None)
+                place += count
+                rows.append(whole)
+            kind = line["kind"]
+            config = {key: line[key] for key in ("version", "kind", "inputs", "input_shape")}
+            config["settings"] = restored(line["settings"], head["base"][kind])
+            environment = {**self._environments[line["environment"]], **{key: line[key] for key in OWN}}
+            found.append(
+                KeptRun(
+                    name=line["name"],
+                    config=config,
+                    environment=environment,
+                    results=tuple(rows),
+                    answers=tuple(answers),
+                    metrics=tuple(log.get("metrics", ())),
+                    schedules=tuple(log.get("schedules", ())),
+                    test_log=tuple(line["test_log"]),
+                    checkpoint=line["checkpoint"],
+                    trained_for=line["trained_for"],
+                    extra=line["extra"],
+                )
+            )
+        if place != len(right):
+            raise CheckpointError(f"{self.folder / ANSWERS} has {len(right)} answers where the results need {place}.")
+        return found
+
+    def record(self, name: str) -> KeptRun:
+        """One run, with its weights where they are kept."""
+        found = next((each for each in self.records if each.name == name), None)
+        if found is None:
+            raise CheckpointError(f"{self.folder} keeps no run '{name}'; `e3bm results list` names those it keeps.")
+        return replace(found, weights=self._weights(name))
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """All runs as `read_run` would give them from their folders."""
+        return [self._run(each) for each in self.records]
+
+    def with_weights(self) -> list[KeptRun]:
+        """All records, for writing the group anew."""
+        return [replace(each, weights=self._weights(each.name)) for each in self.records]
+
+    def _run(self, kept: KeptRun) -> Run:
+        right = {
+            (row["dataset"], row["split"], row["episodes_hash"]): answers
+            for row, answers in zip(kept.results, kept.answers, strict=True)
+        }
+
+        def answers(result: Result) -> Sequence[int] | None:
+            found = right.get(result.protocol)
+            return None if found is None else found.tolist()
+
+        return assemble(
+            self.folder / kept.name,
+            kept.config,
+            lambda member: self._trained(kept.name, member),
+            kept.results,
+            environment=kept.environment,
+            metrics=kept.metrics,
+            schedules=kept.schedules,
+            test_log=kept.test_log,
+            answers=answers,
+        )
+
+    def _trained(self, name: str, member: Path) -> TrainSettings | None:
+        """Settings of an ensemble's member, which lies beside it."""
+        beside = str(Path(name).parent / member.name)
+        return next((self._run(each).trained for each in self.records if each.name == beside), None)
+
+    def _lines(self) -> list[Record]:
+        path = self.folder / RUNS
+        try:
+            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} cannot be read as a table of kept runs: {error}.") from None
+
+    def _logs(self) -> list[Record]:
+        path = self.folder / LOGS
+        try:
+            return [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
+        except (OSError, ValueError, lzma.LZMAError) as error:
+            raise CheckpointError(f"{path} cannot be read as the logs of kept runs: {error}.") from None
+
+    def _right(self) -> np.ndarray:
+        path = self.folder / ANSWERS
+        if not path.exists() and not any(row for line in self._lines()[1:] for row in line["results"]):
+            return np.zeros(0, np.uint8)  # runs without results
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+                right: np.ndarray = arrays["right"]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise CheckpointError(f"{path} cannot be read as the answers of kept runs: {error}.") from None
+        return right
+
+    def _weights(self, name: str) -> Weights | None:
+        path = self.folder / WEIGHTS
+        if not path.exists():
+            return None
+        try:
+            with safetensors.safe_open(path, "np") as file:
+                same = json.loads((file.metadata() or {}).get("same", "{}"))
+                own = {key for key in (*file.keys(), *same) if key.rpartition("/")[0] == name}
+                found = {key.rpartition("/")[2]: file.get_tensor(same.get(key, key)) for key in sorted(own)}
+        except (OSError, ValueError, safetensors.SafetensorError) as error:
+            raise CheckpointError(f"{path} cannot be read as weights of kept runs: {error}.") from None
+        return found or None
+
+
+class KeptResults:
+    """A folder of kept results."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def exists(self) -> bool:
+        return (self.root / MANIFEST).exists()
+
+    @cached_property
+    def environments(self) -> dict[str, Record]:
+        path = self.root / ENVIRONMENTS
+        return dict(read_json(path)) if path.exists() else {}
+
+    def group(self, name: str) -> KeptGroup:
+        return KeptGroup(self.root / name, self.environments)
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of all groups."""
+        return sorted(path.parent.name for path in self.root.glob(f"*/{RUNS}"))
+
+    def runs(self, under: str = "") -> list[Run]:
+        """All runs, or those whose place begins with a group's name or a part of one, such as study/sib-faster."""
+        group, _, part = under.partition("/")
+        chosen = [name for name in self.groups if group in ("", name)]
+        found = [run for name in chosen for run in self.group(name).runs]
+        place = self.root / group / part
+        return [run for run in found if not part or run.path.is_relative_to(place)]
+
+    def indexes(self) -> list[Record]:
+        """Class indexes of the data sets that runs were tested on, as plain values."""
+        path = self.root / INDEXES
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+    def write(self, groups: Mapping[str, Iterable[KeptRun]], indexes: Sequence[Record] = ()) -> None:
+        """Replace whole groups, add class indexes that are new, and bring the manifest up to date."""
+        environments = dict(self.environments)
+        for name, records in groups.items():
+            content = encode(sorted(records, key=lambda each: each.name), environments)
+            for file, part in content.items():
+                if part is None:
+                    (self.root / name / file).unlink(missing_ok=True)
+                else:
+                    write_bytes(self.root / name / file, part)
+        write_json(self.root / ENVIRONMENTS, environments)
+        known = {each["digest"]: each for each in (*self.indexes(), *indexes)}
+        lines = sorted(known.values(), key=lambda each: (each["name"], each["digest"]))
+        write_bytes(self.root / INDEXES, _jsonl(lines))
+        self.__dict__.pop("environments", None)
+        write_json(self.root / MANIFEST, {"format": FORMAT, "sha256": self.digests()})
+
+    def digests(self) -> dict[str, str]:
+        """sha256 of every file that the manifest answers for, as it is now."""
+        own = [self.root / name / file for name in self.groups for file in (RUNS, LOGS, ANSWERS, WEIGHTS)]
+        paths = [path for path in (*own, self.root / ENVIRONMENTS, self.root / INDEXES) if path.exists()]
+        return {
+            str(path.relative_to(self.root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(paths)
+        }
+
+    def damages(self) -> list[str]:
+        """Files that are not what the manifest says, in words."""
+        known = read_json(self.root / MANIFEST)["sha256"]
+        found = self.digests()
+        changed = [f"{name} is not what was written" for name in known if name in found and known[name] != found[name]]
+        changed += [f"{name} is missing" for name in known if name not in found]
+        return changed + [f"{name} is not in the manifest" for name in found if name not in known]
+
+
+def kept_run(path: Path) -> tuple[KeptGroup, str] | None:
+    """The group and name of a path such as results/fc100/NAME, if a run is kept there."""
+    for folder in path.parents:
+        if (folder / RUNS).is_file():
+            group, name = KeptResults(folder.parent).group(folder.name), str(path.relative_to(folder))
+            return (group, name) if any(each.name == name for each in group.records) else None
+    return None
+
+
+def kept_runs(path: Path) -> list[Run]:
+    """The runs that are kept under a path such as results/fc100, results/study/NAME or results/fc100/NAME."""
+    for folder in (path, *path.parents):
+        if (folder / RUNS).is_file():
+            runs = KeptResults(folder.parent).group(folder.name).runs
+            return [run for run in runs if run.path.is_relative_to(path)]
+    return []
+
+
+def open_run(path: Path) -> Run:
+    """The run of a run folder, or the one that is kept under such a place in the results."""
+    kept = None if path.exists() else kept_run(path)
+    if kept is None:
+        return read_run(path)
+    group, name = kept
+    return next(run for run in group.runs if str(run.path.relative_to(group.folder)) == name)
+
+
+def encode(records: Sequence[KeptRun], environments: dict[str, Record]) -> dict[str, bytes | None]:
+    """The files of a group by name; environments that are new are added to the table."""
+    base: dict[str, Record] = {}
+    first = next((row for record in records for row in record.results), {})
+    common = {key: value for key, value in first.items() if key not in CURVES}
+    lines: list[Record] = []
+    logs: list[Record] = []
+    right: list[np.ndarray] = []
+    for record in records:
+        settings = record.config["settings"]
+        kind = record.config["kind"]
+        environment = {key: value for key, value in record.environment.items() if key not in OWN}
+        name = digest_of(environment)[:8]
+        environments[name] = environment
+        rows = []
+        for row, answers in zip(record.results, record.answers, strict=True):
+            plain = {key: value for key, value in row.items() if key not in CURVES}
+            rows.append(difference(plain, common) | ({ANSWERED: False} if answers is None else {}))
+            right += [] if answers is None else [answers]
+        lines.append(
+            {
+                "name": record.name,
+                "kind": kind,
+                "version": record.config.get("version", 1),
+                "settings": difference(settings, base.setdefault(kind, settings)),
+                "inputs": record.config.get("inputs", {}),
+                "input_shape": record.config.get("input_shape"),
+                "environment": name,
+                **{key: record.environment.get(key) for key in OWN},
+                "test_log": record.test_log,
+                "checkpoint": record.checkpoint,
+                "trained_for": record.trained_for,
+                "extra": record.extra,
+                "results": rows,
+            }
+        )
+        curves = [{key: row[key] for key in CURVES if key in row} for row in record.results]
+        logs.append({"name": record.name, "metrics": record.metrics, "schedules": record.schedules, "curves": curves})
+    head = {"format": FORMAT, "base": base, "result": common}
+    return {
+        RUNS: _jsonl([head, *lines]),
+        LOGS: lzma.compress(_jsonl(logs), preset=9 | lzma.PRESET_EXTREME),
+        ANSWERS: _packed_answers(right),
+        WEIGHTS: _packed_weights({each.name: each.weights for each in records if each.weights}),
+    }
+
+
+def _packed_answers(right: Sequence[np.ndarray]) -> bytes | None:
+    if not right:
+        return None
+    joined = np.concatenate(right)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, right=joined.astype(np.min_scalar_type(int(joined.max(initial=0)))))
+    return buffer.getvalue()
+
+
+def _packed_weights(weights: Mapping[str, Weights]) -> bytes | None:
+    """One file for all runs; a tensor that several have is stored once, under the first name that it has."""
+    stored: Weights = {}
+    first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    same: dict[str, str] = {}
+    for run, tensors in weights.items():
+        for name, value in tensors.items():
+            key = f"{run}/{name}"
+            content = (value.dtype.str, value.shape, hashlib.sha256(np.asarray(value, order="C").tobytes()).digest())
+            owner = first.setdefault(content, key)
+            if owner == key:
+                stored[key] = np.asarray(value, order="C")
+            else:
+                same[key] = owner
+    if not stored:
+        return None
+    return safetensors.numpy.save(stored, {"same": json.dumps(same, sort_keys=True)})
+
+
+def difference(value: Record, base: Record) -> Record:
+    """What of a record is not as in the base; names that the base alone has stand under '-'."""
+    changed: Record = {}
+    for key, own in value.items():
+        if key in base and type(own) is type(base[key]) and own == base[key]:
+            continue
+        nested = isinstance(own, dict) and isinstance(base.get(key), dict)
+        changed[key] = difference(own, base[key]) if nested else own
+    gone = [key for key in base if key not in value]
+    return changed | ({GONE: gone} if gone else {})
+
+
+def restored(changed: Record, base: Record) -> Record:
+    """The record that a difference was taken from."""
+    gone = set(changed.get(GONE, ()))
+    found = {key: value for key, value in base.items() if key not in gone}
+    for key, value in changed.items():
+        if key != GONE:
+            nested = isinstance(value, dict) and isinstance(base.get(key), dict)
+            found[key] = restored(value, base[key]) if nested else value
+    return found
+
+
+def _jsonl(lines: Iterable[Any]) -> bytes:
+    text = (json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines)
+    return "".join(f"{line}\n" for line in text).encode()
