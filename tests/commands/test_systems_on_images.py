@@ -86,7 +86,7 @@ def test_a_robust_ensemble_continues_in_either_stage(small_data, tmp_path, step)
     [
         ("ctm", {"method.batchnorm": "batch_then_running"}, "a map of 1x1 has no batch statistics"),
         ("ctm", {"method.metric": "relation"}, "needs 2x2 or more, found 1x1"),
-        ("ctm", {"backbone.name": "resnet12", "backbone.levelled": True}, "this method needs feature maps; choose"),
+        ("ctm", {"backbone.name": "resnet12", "backbone.whitened": True}, "this method needs feature maps; choose"),
         ("ctm", {"method.widths": (0,)}, "greater than or equal to 1"),
         ("ctm", {"method.epochs": 3}, "CTM has --method.widths"),
         ("tadam", {"backbone.adapt": "frozen"}, "TADAM conditions the network anew for every task"),
@@ -100,11 +100,11 @@ def test_a_robust_ensemble_continues_in_either_stage(small_data, tmp_path, step)
 )
 def test_wrong_settings_are_one_sentence(small_data, tmp_path, capsys, system, wrong, reason):
     dotted = flags(small_data, system) | wrong
-    levelled = dotted.pop("backbone.levelled", False)
-    if levelled:
+    whitened = dotted.pop("backbone.whitened", False)
+    if whitened:
         del dotted["backbone.pretrained"]
         dotted["backbone.adapt"] = "full"
-    more = ["--backbone.levelled"] if levelled else []
+    more = ["--backbone.whitened"] if whitened else []
     assert main(["train", "--run", str(tmp_path / "run"), *words(dotted), *more]) == 2
     told = capsys.readouterr()
     (error,) = [line for line in told.err.splitlines() if line.startswith("e3bm: ")]
