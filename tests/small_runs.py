@@ -32,9 +32,23 @@ METHODS: dict[str, dict[str, Any]] = {
         "backbone.batchnorm": "batch_then_running",
     },
     "sib": {"method.name": "sib", "method.rate": 0.01},
+    "bayesian_maml": {"method.name": "bayesian_maml", "method.rate": 0.1, "method.particles": 3},
+    # Few features: at the published rate of codes their exponential runs away.
+    "leo": {"method.name": "leo", "method.latents": 4, "method.latent_steps": 2, "method.latent_rate": 0.1},
+    "maml_plus_plus": {
+        "method.name": "maml_plus_plus", "method.rate": 0.05, "method.first_order_epochs": 40,
+        "method.multi_step_epochs": 60, "method.lowest_outer_rate": 0.1, "backbone.adapt": "full",
+        "backbone.batchnorm": "per_step",
+    },
 }  # fmt: skip
 for _name in list(METHODS):
     METHODS[f"{_name}+e3bm"] = METHODS[_name] | E3BM
+_TRAINED = {"method.epochs": None, "backbone.adapt": "full", "backbone.batchnorm": "batch_then_running"}
+METHODS |= {
+    "ctm": {"method.name": "ctm", "method.epochs": None, "method.widths": (2,), "method.batchnorm": "running"},
+    "tadam": {"method.name": "tadam", "method.conditioned": 2, **_TRAINED},
+    "robust": {"method.name": "robust_ensemble", "method.networks": 2, "method.coefficient": 1.0, **_TRAINED},
+}
 PRETRAIN: dict[str, Any] = {
     "data.dataset": "small", "data.recipe": "cifar", "episode.ways": 3, "episode.queries": 2, "epochs": 3, "batch": 20,
     "validation.episodes": 5, "checkpoint_every": 3, **BACKBONE,
@@ -81,6 +95,7 @@ def flags(folder: Path, method: str, **changes: Any) -> dict[str, Any]:
     found = COMMON | METHODS[method] | {"data.folder": str(folder)}
     if not method.startswith("maml"):
         found["backbone.pretrained"] = str(folder / "backbone.safetensors")
+    found = {name: value for name, value in found.items() if value is not None}  # None: a method without that option
     return found | {name.replace("__", "."): value for name, value in changes.items()}
 
 
@@ -114,7 +129,8 @@ def nested(dotted: dict[str, Any]) -> dict[str, Any]:
 
 def words(dotted: dict[str, Any]) -> list[str]:
     """The same on the command line."""
-    return [word for name, value in dotted.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    several = lambda value: map(str, value) if isinstance(value, tuple) else [str(value)]
+    return [word for name, value in dotted.items() for word in (f"--{name.replace('_', '-')}", *several(value))]
 
 
 def lines(run: Path, name: str) -> list[dict[str, Any]]:

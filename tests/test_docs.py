@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from e3bm.methods import METHODS
+from e3bm.paper.presets import find_preset
+
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = sorted(set(re.findall(r"`(e3bm\.[A-Za-z0-9_.]+)`", (ROOT / "docs" / "paper_to_code.md").read_text())))
+METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
+NAMES = sorted(
+    {
+        name
+        for page in (ROOT / "docs" / "paper_to_code.md", *METHOD_PAGES)
+        for name in re.findall(r"`(e3bm\.[A-Za-z0-9_.]+)`", page.read_text())
+    }
+)
 
 
 def resolve(name):
@@ -29,8 +39,21 @@ def resolve(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_in_paper_to_code_exists(name):
+def test_every_name_in_paper_to_code_and_pages_of_methods_exists(name):
     assert resolve(name) is not None
+
+
+@pytest.mark.parametrize("page", [page for page in METHOD_PAGES if page.stem in METHODS], ids=lambda page: page.stem)
+def test_pages_of_methods_name_their_options_and_presets(page):
+    """Every option in the table of settings is the method's own, and each command names a preset that there is."""
+    text = page.read_text()
+    options = METHODS[page.stem].settings.model_fields
+    rows = text.split("## Settings")[1].split("\n## ")[0].splitlines()
+    named = [name for row in rows if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert named
+    assert set(named) <= set(options)
+    commands = re.findall(r"^e3bm .*--preset (\S+)", text, re.MULTILINE)
+    assert {find_preset(name).train.method.name for name in commands} == {page.stem}
 
 
 def test_the_page_covers_every_equation_and_algorithm():

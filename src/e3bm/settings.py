@@ -97,6 +97,11 @@ class MethodSettings(Settings):
             raise ValueError(f"{cls.title} has no option '{foreign[0]}'; it has {', '.join(own) if own else 'none'}")
         return values
 
+    @property
+    def label(self) -> str:
+        """What tables call it with these options: its title, unless an option is part of the name."""
+        return self.title
+
     def learning_rates(self) -> dict[str, float]:
         """Learning rates of the kinds of parameters that only this method has."""
         return {}

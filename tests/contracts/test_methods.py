@@ -1,6 +1,7 @@
 """What every registered method promises. A new method adds a line to EXAMPLES and inherits the suite."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -9,6 +10,7 @@ import torch
 
 import e3bm
 from e3bm.backbones import build
+from e3bm.backbones.encode import TaskEncoder
 from e3bm.core.adapt import AdaptationTrace, InnerProblem
 from e3bm.core.context import Context, Observation, Stats
 from e3bm.core.episode import TaskBatch
@@ -18,12 +20,16 @@ from e3bm.core.schedules import Constant, Equal, Frozen, Generated, LastOnly, Le
 from e3bm.errors import SettingsError
 from e3bm.methods import (
     METHODS,
+    BayesianMaml,
     Can,
     CanT,
+    Ctm,
     Egnn,
     LaplacianShot,
+    Leo,
     LogisticRegression,
     Maml,
+    MamlPlusPlus,
     MapRounds,
     MatchingNets,
     MatchingNetsFce,
@@ -36,8 +42,10 @@ from e3bm.methods import (
     ReadyFeatures,
     ReadyMaps,
     RidgeRegression,
+    RobustEnsemble,
     Sib,
     SoftKMeans,
+    Tadam,
     Tim,
 )
 from e3bm.runs.settings import BackboneSettings, MachineSettings, TrainSettings
@@ -47,10 +55,18 @@ FEATURES, WAYS, QUERIES, EPOCHS = 6, 3, 4, 3
 SIZE = 16
 MAPS = (5, 2, 3)
 POSITIONS = MAPS[1] * MAPS[2]
+NETWORK = {"image_size": SIZE, "width": 0.25}
 EXAMPLES = {
     "can_t": (lambda: CanT(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), 0.7, MAPS),
     "egnn": (lambda: Egnn(ReadyFeatures(FEATURES), layers=EPOCHS, hidden=4, embedding=5), 0.7, (FEATURES,)),
-    "maml": (lambda: Maml(build("conv4", image_size=SIZE, width=0.25), ways=WAYS), 0.01, (3, SIZE, SIZE)),
+    "bayesian_maml": (lambda: BayesianMaml(ReadyFeatures(FEATURES), ways=WAYS, particles=3), 0.1, (FEATURES,)),
+    "leo": (lambda: Leo(ReadyFeatures(FEATURES), latents=4, latent_steps=2), 1.0, (FEATURES,)),
+    "maml": (lambda: Maml(build("conv4", **NETWORK), ways=WAYS), 0.01, (3, SIZE, SIZE)),
+    "maml_plus_plus": (
+        lambda: MamlPlusPlus(build("conv4", **NETWORK), ways=WAYS, epochs=EPOCHS, rate=0.01),
+        0.01,
+        (3, SIZE, SIZE),
+    ),
     "mtl": (lambda: Mtl(ReadyFeatures(FEATURES), ways=WAYS), 0.1, (FEATURES,)),
     "sib": (lambda: Sib(ReadyFeatures(FEATURES), ways=WAYS), 0.01, (FEATURES,)),
     "matching_nets_fce": (lambda: MatchingNetsFce(ReadyFeatures(FEATURES)), 1.0, (FEATURES,)),
@@ -75,6 +91,18 @@ WEIGHTS = {
 }
 
 
+CLASSES = 7  # of the training set
+
+
+def small_encoder():
+    return TaskEncoder(build("conv4", image_size=SIZE, width=0.25), "batch_then_running")
+
+
+def robust_ensemble():
+    networks = [small_encoder() for _ in range(2)]
+    return RobustEnsemble(networks, small_encoder(), classes=CLASSES, participation=1.0)
+
+
 DIRECT = {
     "can": (lambda: Can(ReadyMaps(MAPS), channels=MAPS[0], positions=POSITIONS), MAPS),
     "nearest_mean": (lambda: NearestMean(ReadyFeatures(FEATURES)), (FEATURES,)),
@@ -84,6 +112,9 @@ DIRECT = {
     "ridge_regression": (lambda: RidgeRegression(ReadyFeatures(FEATURES)), (FEATURES,)),
     "logistic_regression": (lambda: LogisticRegression(ReadyFeatures(FEATURES)), (FEATURES,)),
     "laplacian_shot": (lambda: LaplacianShot(ReadyFeatures(FEATURES)), (FEATURES,)),
+    "ctm": (lambda: Ctm(ReadyMaps(MAPS), MAPS[0], ways=WAYS, widths=(2,)), MAPS),
+    "robust_ensemble": (robust_ensemble, (3, SIZE, SIZE)),
+    "tadam": (lambda: Tadam(small_encoder(), classes=CLASSES), (3, SIZE, SIZE)),
 }
 
 
@@ -129,9 +160,53 @@ def test_a_direct_method_answers_without_epochs(name):
 
 
 @pytest.mark.parametrize("name", DIRECT)
+def test_a_direct_method_learns_by_its_own_loss(name):
+    """Whatever stands still at a time has no gradient; over the training everything that is trained gets one."""
+    make, shape = DIRECT[name]
+    torch.manual_seed(0)
+    model, tasks = DirectLearner(make()), batch_of(shape, 3)
+    trained, moved = set(), set()
+    for progress in (0.0, 0.9):
+        model.zero_grad(set_to_none=True)
+        model.method.at(progress)
+        loss = model.training_loss(model(tasks), tasks, progress)
+        assert torch.isfinite(loss)
+        now = {label: parameter for label, parameter in model.named_parameters() if parameter.requires_grad}
+        if now:
+            loss.backward()
+        for label, parameter in model.named_parameters():
+            assert parameter.grad is None or torch.isfinite(parameter.grad).all(), label
+        trained |= set(now)
+        moved |= {label for label, parameter in now.items() if parameter.grad is not None}
+    assert moved == trained
+    assert isinstance(model.method.outer_factor(0.5), float)
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_the_loss_of_a_direct_method_is_a_mean_over_tasks(name):
+    """A process that holds some of the tasks weighs its loss by their number."""
+    make, shape = DIRECT[name]
+    torch.manual_seed(0)
+    model, tasks = DirectLearner(make().double()), batch_of(shape, 3)
+    tasks = replace(tasks, support=tasks.support.double(), query=tasks.query.double())
+    for progress in (0.1, 0.9):
+        loss = lambda batch, progress=progress: model.training_loss(model(batch), batch, progress)
+        alone = torch.stack([loss(tasks.tasks(task, task + 1)) for task in range(3)])
+        torch.testing.assert_close(loss(tasks), alone.mean(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_checkpoint_brings_a_direct_method_back(name):
+    make, shape = DIRECT[name]
+    model, again, tasks = make().eval(), make().eval(), batch_of(shape, 2)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model(tasks).scores, again(tasks).scores)
+
+
+@pytest.mark.parametrize("name", DIRECT)
 def test_settings_refuse_what_a_direct_method_does_not_have(name):
-    title = METHODS[name].settings.title
-    backbone = {"adapt": METHODS[name].settings.needs.backbone[-1]}
+    title, needs = METHODS[name].settings.title, METHODS[name].settings.needs
+    backbone = {"adapt": needs.backbone[-1], "batchnorm": needs.batchnorm[-1]}
     with pytest.raises(SettingsError, match=f"{title} has no option 'epochs'"):
         read_settings(TrainSettings, {"method": {"name": name, "epochs": 3}, "backbone": backbone})
     with pytest.raises(SettingsError, match=f"{title} has no inner epochs, so there is no alpha and no v"):
@@ -181,7 +256,10 @@ def batch_of(shape, tasks):
     labels = torch.arange(WAYS).repeat(2).expand(tasks, -1).contiguous()
     query_labels = torch.randint(WAYS, (tasks, QUERIES), generator=draw)
     examples = lambda count: torch.rand(tasks, count, *shape, generator=draw)
-    return TaskBatch(examples(2 * WAYS), labels, examples(QUERIES), query_labels, WAYS)
+    support, query = examples(2 * WAYS), examples(QUERIES)
+    numbers = torch.stack([torch.randperm(CLASSES, generator=draw)[:WAYS] for _ in range(tasks)])
+    own = numbers.gather(1, labels), numbers.gather(1, query_labels)
+    return TaskBatch(support, labels, query, query_labels, WAYS, None, *own)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1,9 +1,12 @@
 """One of several processes that torchrun started.
 
-worker.py cases FOLDER          every case of CASES, a pretraining, and a test of them all
-worker.py ddp FOLDER            gradients by DistributedDataParallel beside ours
-worker.py leaving FOLDER        a training, and which threads are left when the process has said goodbye
-worker.py dying FOLDER KIND     a training in which rank 1 is killed at step 5, and after its restart rank 0 at 8
+worker.py cases FOLDER          every case of CASES, a pretraining, and a test of them all; gradients by
+                                DistributedDataParallel beside ours; which threads are left when all is said and done
+worker.py peaceful FOLDER       the command line trains every kind of KINDS
+worker.py dying FOLDER          the same, but in each training rank 1 is killed at step 5 and, after the restart, rank 0
+                                at step 8
+
+Starting processes takes longer than what they do here, so that one start does as much as it can.
 """
 
 import atexit
@@ -18,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from e3bm.cli.main import main
 from e3bm.core.learner import meta_loss
 from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
@@ -27,7 +31,7 @@ from e3bm.runs.settings import TestSettings
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train import build_tasks, run_train
-from small_runs import pretrain_settings, settings
+from small_runs import flags, pretrain_flags, pretrain_settings, settings, words
 
 # Three tasks for two processes: one has more to do. One task: the other has nothing at all.
 SGD = {"optimiser__kind": "sgd", "optimiser__theta": 0.1, "optimiser__encoder": 0.1, "optimiser__weight_decay": 5e-4}
@@ -42,15 +46,24 @@ CASES = {
     "mtl-scaled+e3bm": ("mtl-scaled+e3bm", SGD),
     "mtl-scaled by adam": ("mtl-scaled", {}),
     "mtl-scaled of one task": ("mtl-scaled", {"optimiser__tasks": 1}),
+    "bayesian_maml+e3bm": ("bayesian_maml+e3bm", {}),
+    "leo+e3bm": ("leo+e3bm", {}),
+    "maml_plus_plus": ("maml_plus_plus", SGD),
+    "maml_plus_plus+e3bm": ("maml_plus_plus+e3bm", {"optimiser__tasks": 1, **SGD}),
     "sib": ("sib", SGD),
     "sib+e3bm": ("sib+e3bm", {"hyperprior__setting": "transductive", **SGD}),
     "sib+e3bm by adam": ("sib+e3bm", {}),
+    "ctm": ("ctm", SGD),
+    "tadam": ("tadam", {"episode__shots": (1, 2), **SGD}),
+    "robust": ("robust", SGD),
+    "robust of one task": ("robust", {"optimiser__tasks": 1, **SGD}),
 }
 # A shift before batch statistics has no gradient but rounding noise, which Adam divides by 1e-8.
 LOOSER = {"mtl-scaled by adam": 1e-9, "sib+e3bm by adam": 1e-7}
 HERE = Path(__file__).parent
 FEW = {"optimiser__steps": 6, "validation__every": 3, "machine__precision": "float64"}
-DYING = {"rank 1": (1, 5), "rank 0": (0, 8)}  # in this order: at the first start, at the first restart
+KINDS = ("mtl-scaled+e3bm", "maml", "pretrain")
+DYING = [(kind, rank, step) for kind in KINDS for rank, step in ((1, 5), (0, 8))]  # one after each start
 
 
 def run_cases(folder, place):
@@ -62,8 +75,9 @@ def run_cases(folder, place):
     run_pretrain(pretrain_settings(folder, machine__precision="float64"), place / "pretrain")
 
 
-def compare_with_ddp(folder):
-    """Second-order gradients of DistributedDataParallel around the whole episode equal the summed ones."""
+def gradients_beside_ddp(folder):
+    """Second-order gradients: ours, summed over the processes, and those of DistributedDataParallel around it all."""
+    found = {}
     for method in ("maml+e3bm", "mtl-scaled+e3bm", "sib+e3bm"):
         wanted = settings(folder, method, **FEW)
         engine, data = Engine.start(wanted.machine), open_data(wanted.data)
@@ -82,8 +96,8 @@ def compare_with_ddp(folder):
                         parameter.grad /= engine.world
                 engine.sum_gradients(learner.parameters())
             gradients.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in learner.parameters()])
-        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-14)
-        assert any(float(part.abs().max()) > 1e-6 for part in gradients[0])
+        found[method] = gradients
+    torch.save(found, folder / f"gradients{os.environ['RANK']}.pt")
 
 
 def list_threads(folder):
@@ -95,10 +109,10 @@ def list_threads(folder):
 class Dying(Silent):
     """Kills this process when its turn has come."""
 
-    def __init__(self):
+    def __init__(self, kind):
         restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        rank, self.step = list(DYING.values())[restarts] if restarts < len(DYING) else (-1, -1)
-        self.doomed = int(os.environ["RANK"]) == rank
+        doomed, rank, self.step = DYING[restarts] if restarts < len(DYING) else ("", -1, -1)
+        self.doomed = kind == doomed and int(os.environ["RANK"]) == rank
 
     def advance(self, done, **numbers):
         if self.doomed and done == self.step:
@@ -108,13 +122,20 @@ class Dying(Silent):
 if __name__ == "__main__":
     mode, folder = sys.argv[1], Path(sys.argv[2])
     if mode == "cases":
-        run_cases(folder, folder / "many")
-    elif mode == "ddp":
-        compare_with_ddp(folder)
-    elif mode == "leaving":
         atexit.register(list_threads, folder)  # the first registered is the last called
-        run_train(settings(folder, "mtl", optimiser__steps=2), folder / "left")
-    elif sys.argv[3] == "pretrain":
-        run_pretrain(pretrain_settings(folder), folder / "killed-pretrain", Dying())
+        run_cases(folder, folder / "many")
+        gradients_beside_ddp(folder)
+    elif mode == "peaceful":
+        for kind in KINDS:
+            place = ["--run", str(folder / f"peaceful-{kind}")]
+            if kind == "pretrain":
+                done = main(["pretrain", *place, *words(pretrain_flags(folder))])
+            else:
+                done = main(["train", *place, *words(flags(folder, kind))])
+            assert done == 0
     else:
-        run_train(settings(folder, sys.argv[3]), folder / f"killed-{sys.argv[3]}", Dying())
+        for kind in KINDS:
+            if kind == "pretrain":
+                run_pretrain(pretrain_settings(folder), folder / f"killed-{kind}", Dying(kind))
+            else:
+                run_train(settings(folder, kind), folder / f"killed-{kind}", Dying(kind))

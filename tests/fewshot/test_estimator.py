@@ -39,6 +39,20 @@ def test_five_examples_of_each_digit_tell_the_others(digits):
     assert -np.log(probabilities[np.arange(len(truth)), truth]).mean() < 1
 
 
+def test_details_are_the_fields_of_a_prediction(digits):
+    support, labels, rest, _ = digits
+    model = E3BMClassifier().fit(support, labels)
+    found = model.details(rest)
+    assert set(found) == {"label", "probabilities", "unknown", "disagreement"}
+    np.testing.assert_array_equal(found["label"], model.predict(rest))
+    np.testing.assert_array_equal(found["unknown"], model.unknown(rest))
+    np.testing.assert_array_equal(found["disagreement"], model.disagreement(rest))
+    np.testing.assert_allclose(found["probabilities"], model.predict_proba(rest), atol=1e-12)
+    sets = model.details(rest, coverage=0.9)["prediction_set"]
+    np.testing.assert_array_equal(sets[:, 0], found["probabilities"].argmax(1))
+    np.testing.assert_array_equal((sets >= 0).sum(1), model.prediction_sets(rest, 0.9).sum(1))
+
+
 def test_it_is_cloned_pickled_piped_and_cross_validated(digits):
     support, labels, rest, _ = digits
     model = E3BMClassifier().fit(support, labels)

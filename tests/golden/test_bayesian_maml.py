@@ -11,8 +11,7 @@ from e3bm.core.hyperprior import Hyperprior
 from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, LastOnly
 from e3bm.methods import ReadyFeatures
-from e3bm.methods.bayesian_maml import BayesianMaml
-from e3bm.methods.stein import stein_direction, stein_kernel
+from e3bm.methods.bayesian_maml import BayesianMaml, stein_direction, stein_kernel
 
 HERE = Path(__file__).parent / "systems"
 WIDTHS = {"org": "matrix", "org_first_order": "matrix", "med": "pairs", "mean": "mean"}

@@ -8,7 +8,7 @@ import torch
 
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.core.learner import MetaLearner
+from e3bm.core.learner import InnerLoopMethod, MetaLearner
 from e3bm.core.schedules import Constant, LastOnly
 from e3bm.methods import ReadyFeatures
 from e3bm.methods.leo import Leo
@@ -40,7 +40,7 @@ class Recorded:
         raise AssertionError("the recording has no dropout")
 
 
-class Recording(torch.nn.Module):
+class Recording(InnerLoopMethod):
     """LEO on the recorded features as they are: their derivatives are among the numbers."""
 
     def __init__(self, leo, noise):

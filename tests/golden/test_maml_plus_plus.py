@@ -15,7 +15,7 @@ from e3bm.core.hyperprior import Hyperprior
 from e3bm.core.learner import MetaLearner
 from e3bm.core.schedules import Constant, LastOnly
 from e3bm.methods.maml_plus_plus import MamlPlusPlus, cosine_factor, step_importance
-from e3bm.methods.step_statistics import StatisticsLedger, step_of
+from e3bm.methods.networks.step_statistics import StatisticsLedger, step_of
 
 GOLDEN = Path(__file__).parent / "systems" / "mamlpp.npz"
 CASES = {  # epoch of training, slope of the activation

@@ -17,8 +17,7 @@ from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly
 from e3bm.errors import SettingsError
 from e3bm.methods import Maml, Mtl, ReadyFeatures
-from e3bm.methods.bayesian_maml import BayesianMaml
-from e3bm.methods.stein import stein_direction, stein_kernel
+from e3bm.methods.bayesian_maml import BayesianMaml, stein_direction, stein_kernel
 
 FEATURES, WAYS = 4, 3
 
@@ -104,7 +103,7 @@ def test_the_loss_has_the_right_derivative(kernel, interaction, monkeypatch):
     """Widths by medians are constants, so they are held still here; that of the mean has its derivative."""
     if kernel != "mean":
         monkeypatch.setattr(
-            "e3bm.methods.stein.kernel_width", lambda squares, width: squares.new_full(squares.shape[:-2], 7.0)
+            "e3bm.methods.bayesian_maml.kernel_width", lambda squares, width: squares.new_full(squares.shape[:-2], 7.0)
         )
     method = bayesian(kernel=kernel, interaction=interaction, particles=2, prior_precision=0.2)
     learner, tasks = generated(method), batch(tasks=1)

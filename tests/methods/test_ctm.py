@@ -8,9 +8,10 @@ from e3bm.backbones import build, pop_statistics, wrap
 from e3bm.backbones.encode import MapEncoder
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods import ReadyFeatures
-from e3bm.methods.ctm import Ctm
+from e3bm.methods import Parts, ReadyFeatures, ReadyMaps
+from e3bm.methods.ctm import Ctm, CtmSettings
 from e3bm.methods.heads.labelled import LabelledSupport
+from e3bm.settings import read_settings
 
 WAYS, SHOTS, QUERIES, CHANNELS, SIDE = 3, 2, 4, 5, 2
 OPTIONS = {
@@ -133,6 +134,14 @@ def test_padding_has_no_influence(options, over_shots, batchnorm):
     close(ctm.scores(batch)[1:], ctm.scores(bare))
 
 
+@pytest.mark.parametrize("masked", ["examples", "classes"])
+def test_the_scale_scales_the_scores(masked):
+    batch, ctm = tasks(), model(masked=masked)
+    before = ctm.scores(batch)
+    ctm.scale = 2.5
+    close(ctm.scores(batch), 2.5 * before)
+
+
 def test_the_published_sum_over_shots_is_their_number_times_the_mean():
     batch, ctm = tasks(), model()
     mean = ctm.scores(batch)
@@ -217,6 +226,15 @@ def test_bad_input_is_refused():
         Ctm(Ready(), CHANNELS, ways=WAYS, widths=())
     with pytest.raises(DataError, match="Batch statistics need more than one value per channel"):
         model("batch").scores(tasks(side=1))
+    with pytest.raises(SettingsError, match="build it with the shape of the maps"):
+        Ctm.from_settings(CtmSettings(), Parts(ReadyFeatures(CHANNELS), None, CHANNELS))
+    single = Parts(ReadyMaps((CHANNELS, 1, 1)), None, CHANNELS, map_shape=(CHANNELS, 1, 1))
+    with pytest.raises(SettingsError, match="a map of 1x1 has no batch statistics; take larger images"):
+        Ctm.from_settings(CtmSettings(), single)
+    assert Ctm.from_settings(CtmSettings(batchnorm="running"), single).channels == CHANNELS
+    for widths, reason in (((), "at least 1 item"), ((2, 0), "greater than or equal to 1")):
+        with pytest.raises(SettingsError, match=reason):
+            read_settings(CtmSettings, {"widths": widths})
     without = MapEncoder(wrap(nn.Flatten(), CHANNELS, channels=CHANNELS), "running")
     with pytest.raises(SettingsError, match="needs feature maps; choose one of the backbones"):
         Ctm(without, CHANNELS, ways=WAYS, widths=(2,)).scores(batch)

@@ -27,6 +27,7 @@ from e3bm.methods import (
     SoftKMeans,
     Tim,
 )
+from e3bm.progress import Silent
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.settings import TestSettings, TrainSettings
 from e3bm.runs.training.train import run_train
@@ -148,7 +149,28 @@ def test_a_small_run(small_data, tmp_path, name):
     assert 0 <= row.accuracy <= 100
 
 
-def test_nothing_to_train_is_one_sentence(small_data, tmp_path):
-    wanted = flags(small_data, "mtl") | {"method.name": "map_rounds"}
-    with pytest.raises(SettingsError, match="Nothing is left to train"):
-        run_train(read_settings(TrainSettings, nested(wanted)), tmp_path / "run")
+@pytest.mark.parametrize("name", ["map_rounds", "laplacian_shot"])
+def test_what_has_nothing_to_train_is_validated_once_and_tested_like_any_other(small_data, tmp_path, name):
+    wanted = flags(small_data, "mtl") | {"method.name": name, "method.rate": 0.2}
+    if name == "laplacian_shot":
+        del wanted["method.rate"], wanted["method.epochs"]
+    run = tmp_path / "run"
+    said = Told()
+    run_train(read_settings(TrainSettings, nested(wanted)), run, said)
+    assert said.sentences == [f"{METHODS[name].settings.title} has nothing to train here; it is validated as it is."]
+    (line,) = lines(run, "metrics")
+    assert (line["step"], line["split"], line["best"]) == (0, "val", True)
+    run_train(read_settings(TrainSettings, nested(wanted)), run, said)  # nothing is left to do
+    assert len(said.sentences) == len(lines(run, "metrics")) == 1
+    (row,) = run_test([run], TestSettings(episodes=4, queries=2, folder=small_data))
+    assert row.method == METHODS[name].settings.title
+
+
+class Told(Silent):
+    """Remembers what a person is told."""
+
+    def __init__(self):
+        self.sentences = []
+
+    def say(self, sentence):
+        self.sentences.append(sentence)

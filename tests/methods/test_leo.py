@@ -16,8 +16,7 @@ from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, Learned
 from e3bm.errors import SettingsError
 from e3bm.methods import ReadyFeatures
 from e3bm.methods.heads.labelled import LabelledSupport
-from e3bm.methods.leo import Leo
-from e3bm.methods.task_noise import TaskNoise
+from e3bm.methods.leo import Leo, TaskNoise
 
 FEATURES, LATENTS, WAYS = 5, 3, 4
 

@@ -8,9 +8,11 @@ from torch.nn import functional
 from e3bm.backbones import build, commit_statistics, pop_statistics
 from e3bm.backbones.encode import TaskEncoder
 from e3bm.core.episode import TaskBatch
-from e3bm.errors import SettingsError
+from e3bm.errors import DataError, SettingsError
+from e3bm.methods import Parts, ReadyFeatures
 from e3bm.methods.robust_ensemble import (
     RobustEnsemble,
+    RobustEnsembleSettings,
     cooperation,
     distillation_loss,
     diversity,
@@ -127,7 +129,7 @@ def test_one_independent_network_is_plain_classification():
     pictures, labels = images()
     network = ensemble.networks[0]
     expected = functional.cross_entropy(network.head(network.encoder(pictures)).flatten(0, 1), labels.flatten())
-    assert torch.equal(ensemble.training_loss(pictures, labels, 0.0), expected)
+    assert torch.equal(ensemble.classification_loss(pictures, labels, 0.0), expected)
 
 
 def test_the_ensemble_loss_is_the_mean_cross_entropy_and_the_relation():
@@ -136,7 +138,7 @@ def test_the_ensemble_loss_is_the_mean_cross_entropy_and_the_relation():
     logits = torch.stack([network(pictures) for network in ensemble.networks])
     each = torch.stack([functional.cross_entropy(one, labels.flatten()) for one in logits]).mean()
     expected = each + 4.0 * cooperation(logits, labels.flatten(), 2.0)
-    close(ensemble.training_loss(pictures, labels, 0.0), expected)
+    close(ensemble.classification_loss(pictures, labels, 0.0), expected)
 
 
 def test_first_the_networks_learn_and_then_the_student():
@@ -144,16 +146,97 @@ def test_first_the_networks_learn_and_then_the_student():
     pictures, labels = images()
     for progress, learner, other in ((0.0, "networks.", "student."), (0.5, "student.", "networks.")):
         ensemble.zero_grad(set_to_none=True)
-        ensemble.training_loss(pictures, labels, progress).backward()
+        ensemble.classification_loss(pictures, labels, progress).backward()
         for name, parameter in ensemble.named_parameters():
             assert (parameter.grad is not None) == name.startswith(learner), name
             assert name.startswith((learner, other))
 
 
+def numbered(images_and_classes, mask=None):
+    """Half of the images of each task as support, half as queries; ways do not matter to the loss."""
+    pictures, classes = images_and_classes
+    half = pictures.shape[1] // 2
+    labels = torch.arange(half).expand(len(pictures), -1) % 2
+    return TaskBatch(
+        pictures[:, :half], labels, pictures[:, half:], labels, 2, mask, classes[:, :half], classes[:, half:]
+    )
+
+
+def test_it_trains_on_all_images_of_its_tasks_and_nothing_is_learned_from_the_scores():
+    ensemble, drawn = model(2), images()
+    batch = numbered(drawn)
+    trace = ensemble(batch)
+    assert not trace.scores.requires_grad
+    for progress in (0.1, 0.9):
+        found = ensemble.training_loss(trace, batch, progress)
+        assert torch.equal(found, ensemble.classification_loss(*drawn, progress))
+
+
+def test_with_uneven_shots_the_training_loss_is_the_mean_over_tasks():
+    ensemble = model(2, participation=1.0)
+    batch = numbered(images(), torch.tensor([[True, True, True], [True, True, False]]))
+    for progress in (0.1, 0.9):
+        parts = (batch.tasks(0, 1), batch.tasks(1, 2))
+        alone = [ensemble.training_loss(ensemble(part), part, progress) for part in parts]
+        close(ensemble.training_loss(ensemble(batch), batch, progress), torch.stack(alone).mean())
+
+
+def test_whoever_rests_stays_as_it_is_whatever_the_optimiser_does():
+    """Momentum and decay move parameters whose gradient is zero; those of resting networks have none."""
+    ensemble, batch = model(2, participation=1.0), numbered(images())
+    optimiser = torch.optim.Adam(ensemble.parameters(), 0.01, weight_decay=0.1)
+    for progress, resting in ((0.0, ensemble.student), (0.25, ensemble.student), (0.5, ensemble.networks)):
+        before = [parameter.clone() for parameter in resting.parameters()]
+        ensemble.at(progress)
+        optimiser.zero_grad(set_to_none=True)
+        ensemble.training_loss(ensemble(batch), batch, progress).backward()
+        for parameter in ensemble.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        optimiser.step()
+        for one, other in zip(before, resting.parameters(), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_learning_rates_fall_in_each_stage():
+    steps = model(1, annealing="step", distil_from=0.6)
+    factors = [steps.outer_factor(progress) for progress in (0.0, 0.3, 0.5, 0.6, 0.8, 0.9)]
+    assert factors == [1.0, 1.0, 0.1, 1.0, 1.0, 0.1]
+    cosine = model(1, annealing="cosine", distil_from=0.6)
+    assert [cosine.outer_factor(at) for at in (0.0, 0.3, 0.6, 0.8)] == pytest.approx([1.0, 0.5, 1.0, 0.5])
+    alone = model(1, annealing="cosine", student=False)
+    assert alone.outer_factor(0.5) == pytest.approx(0.5)
+    assert model(1).outer_factor(0.9) == 1.0
+
+
+def test_it_is_named_by_what_it_is_made_of():
+    assert RobustEnsembleSettings().label == RobustEnsembleSettings.title == "Robust20-dist"
+    assert RobustEnsembleSettings(networks=3).label == "Robust3-dist"
+    assert RobustEnsembleSettings(networks=5, relation="diversity", distilled=False).label == "Diversity5"
+
+
+def test_it_is_made_of_settings():
+    """Networks differ from each other and from the student, which begins with the given weights."""
+    given = build("conv4", width=0.25, channels=1, image_size=SIDE)
+    parts = Parts(TaskEncoder(given, "batch_then_running"), given, given.feature_size, classes=CLASSES)
+    make = lambda **options: RobustEnsemble.from_settings(RobustEnsembleSettings(networks=2, **options), parts)
+    torch.manual_seed(3)
+    ensemble = make()
+    first = [network.encoder.backbone.blocks[0].conv.weight for network in ensemble.networks]
+    assert not torch.equal(*first)
+    assert ensemble.student.encoder.backbone is given
+    torch.manual_seed(3)
+    again = make()
+    assert all(torch.equal(one, other) for one, other in zip(ensemble.parameters(), again.parameters(), strict=True))
+    assert again.seed == ensemble.seed
+    assert make(distilled=False).student is None
+    assert {network.encoder.batchnorm for network in ensemble.networks} == {"batch_then_running"}
+
+
 def test_teachers_rest_while_the_student_learns():
     ensemble = model(2, batchnorm="batch_then_running").train()
     pictures, labels = images()
-    ensemble.training_loss(pictures, labels, 1.0)
+    ensemble.classification_loss(pictures, labels, 1.0)
     assert not any(len(layer) for layer in pop_statistics(ensemble.networks))
     assert {len(layer) for layer in pop_statistics(ensemble.student)} == {2}
     assert all(part.training for part in ensemble.modules())
@@ -164,19 +247,19 @@ def test_padding_is_not_learned_from():
     pictures, labels = images(tasks=1)
     real = torch.tensor([[True, True, False, True, True, False]])
     for progress in (0.0, 1.0):
-        found = ensemble.training_loss(pictures, labels, progress, real)
-        close(found, ensemble.training_loss(pictures[:, real[0]], labels[:, real[0]], progress))
+        found = ensemble.classification_loss(pictures, labels, progress, real)
+        close(found, ensemble.classification_loss(pictures[:, real[0]], labels[:, real[0]], progress))
 
 
 def test_what_is_drawn_depends_on_the_seed_and_the_progress_only():
     pictures, labels = images()
     ensemble = model(4)
-    losses = [ensemble.training_loss(pictures, labels, progress) for progress in (0.1, 0.2, 0.1)]
+    losses = [ensemble.classification_loss(pictures, labels, progress) for progress in (0.1, 0.2, 0.1)]
     assert losses[0] == losses[2] != losses[1]
     torch.rand(3)
     other = model(4, seed=1)
     other.load_state_dict(ensemble.state_dict())
-    assert other.training_loss(pictures, labels, 0.1) != losses[0]
+    assert other.classification_loss(pictures, labels, 0.1) != losses[0]
 
 
 def test_about_the_asked_share_of_networks_takes_part_and_always_one():
@@ -258,7 +341,7 @@ def test_a_small_ensemble_learns_and_its_student_learns_from_it():
     ).train()
     optimiser = torch.optim.Adam(ensemble.parameters(), 0.01)
     for number in range(80):
-        loss = ensemble.training_loss(*step(number), number / 80)
+        loss = ensemble.classification_loss(*step(number), number / 80)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -276,6 +359,13 @@ def test_bad_input_is_refused():
         RobustEnsemble([], None, classes=6)
     with pytest.raises(SettingsError, match="found participation 0"):
         model(1, participation=0.0)
+    ensemble, batch = model(1), numbered(images())
+    bare = TaskBatch(batch.support, batch.support_labels, batch.query, batch.query_labels, 2)
+    with pytest.raises(DataError, match="this batch does not say which they are; give its support_classes"):
+        ensemble.training_loss(ensemble(bare), bare, 0.0)
+    features = Parts(ReadyFeatures(4), None, 4, classes=9)
+    with pytest.raises(SettingsError, match="Robust20-dist passes images through its network"):
+        RobustEnsemble.from_settings(RobustEnsembleSettings(), features)
     pictures, labels = images(1)
     with pytest.raises(SettingsError, match="without a student"):
         model(1, student=False).student_loss(pictures, labels[0])

@@ -1,5 +1,7 @@
 """TADAM: what conditioning does and does not touch, limits, permutations, padding, derivatives."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,8 @@ from e3bm.backbones.tadam_resnet import TadamResNet
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods.tadam import FilmNetwork, Tadam, auxiliary_probability, conditioned_layers
+from e3bm.methods import Parts, ReadyFeatures
+from e3bm.methods.tadam import FilmNetwork, Tadam, TadamSettings, auxiliary_probability, conditioned_layers
 
 WAYS, SHOTS, QUERIES, SIDE = 3, 2, 4, 8
 
@@ -38,6 +41,16 @@ def tasks(count=2, mask=None):
     query = torch.randn(count, QUERIES, 1, SIDE, SIDE, dtype=torch.float64)
     labels = torch.arange(WAYS).repeat_interleave(SHOTS).expand(count, -1).contiguous()
     return TaskBatch(support, labels, query, torch.randint(WAYS, (count, QUERIES)), WAYS, mask)
+
+
+def numbered(batch):
+    """The same tasks with the numbers of their classes in a training set of seven."""
+    numbers = torch.tensor([[5, 1, 6], [3, 2, 5]])
+    return replace(
+        batch,
+        support_classes=numbers.gather(1, batch.support_labels),
+        query_classes=numbers.gather(1, batch.query_labels),
+    )
 
 
 def close(found, expected):
@@ -143,14 +156,25 @@ def test_at_the_start_only_the_scalars_of_the_embedding_network_learn():
 
 
 def test_the_training_loss_is_cross_entropy_penalties_and_co_training():
-    tadam, batch = model(classes=7), tasks()
-    scores, first = tadam.answer(batch)
-    plain = meta_loss(scores, batch.query_labels) + tadam.penalty()
-    close(tadam.training_loss(scores, batch.query_labels), plain)
-    numbers = torch.tensor([5, 1, 6, 5, 0, 3])
-    both = tadam.training_loss(scores, batch.query_labels, first[0], numbers, 0.5)
-    expected = nn.functional.cross_entropy(tadam.auxiliary(tadam.encoder(batch.support)[0]), numbers)
-    close(both, plain + 0.9**11 * expected)
+    tadam, batch = model(classes=7), numbered(tasks())
+    trace = tadam(batch)
+    plain = meta_loss(trace.scores, batch.query_labels) + tadam.penalty()
+    features = tadam.auxiliary(tadam.encoder(batch.support))
+    expected = nn.functional.cross_entropy(features.flatten(0, 1), batch.support_classes.flatten())
+    close(tadam.training_loss(trace, batch, 0.5), plain + 0.9**11 * expected)
+    tadam.auxiliary = None  # without co-training nobody asks for class numbers
+    close(tadam.training_loss(trace, replace(batch, support_classes=None, query_classes=None), 0.5), plain)
+
+
+def test_with_uneven_shots_the_training_loss_is_still_the_mean_over_tasks():
+    mask = torch.ones(2, WAYS * SHOTS, dtype=torch.bool)
+    mask[1, 3] = False
+    tadam, batch = model(classes=7), numbered(tasks(mask=mask))
+    losses = [tadam.training_loss(tadam(part), part, 0.1) for part in (batch.tasks(0, 1), batch.tasks(1, 2))]
+    close(tadam.training_loss(tadam(batch), batch, 0.1), torch.stack(losses).mean())
+    wild = batch.support_classes.clone()
+    wild[1, 3] = 0  # the number of padding says nothing
+    close(tadam.training_loss(tadam(batch), replace(batch, support_classes=wild), 0.1), torch.stack(losses).mean())
 
 
 def test_frozen_kernels_are_not_penalised():
@@ -208,5 +232,17 @@ def test_bad_input_is_refused():
         Tadam(TaskEncoder(wrap(nn.Flatten(), 64), "running"))
     with pytest.raises(SettingsError, match="has 12 of them, and 13 were asked for"):
         model(conditioned=13)
+    tadam, batch = model(classes=5), tasks()
+    with pytest.raises(DataError, match="TADAM also learns to tell the training classes apart, and this batch does"):
+        tadam.training_loss(tadam(batch), batch, 0.0)
+    with pytest.raises(DataError, match="built for 5 training classes, numbered from 0; this batch has the number 6"):
+        tadam.training_loss(tadam(batch), numbered(batch), 0.0)
+    ready = Parts(ReadyFeatures(4), None, 4, classes=9)
+    with pytest.raises(SettingsError, match="passes images through its network; set backbone"):
+        Tadam.from_settings(TadamSettings(), ready)
+    none = Parts(TaskEncoder(TadamResNet([2, 2, 3, 4], channels=1), "running"), None, 4)
+    with pytest.raises(SettingsError, match="needs two or more of them; found 0"):
+        Tadam.from_settings(TadamSettings(), none)
+    assert Tadam.from_settings(TadamSettings(co_training=False), none).auxiliary is None
     with pytest.raises(DataError, match="without training classes"):
         model().auxiliary_scores(torch.zeros(2, 1, SIDE, SIDE, dtype=torch.float64))

@@ -7,6 +7,7 @@ from e3bm.core.hyperprior import FcGenerator, LstmGenerator
 from e3bm.errors import SettingsError
 from e3bm.methods import Parts, ReadyFeatures
 from e3bm.paper.presets import KINDS, PAPER_PSI_RATE, find_preset, hyperprior_settings, method_settings, presets
+from e3bm.paper.presets.configurations import kind_of
 from e3bm.runs.assembly import build_backbone, build_generator, build_hyperprior, build_learner
 from e3bm.runs.settings import HyperpriorSettings, PretrainSettings, TestSettings, TrainSettings
 from e3bm.runs.training.optimisers import build_optimiser
@@ -29,7 +30,8 @@ def test_presets_hold_together(name):
         assert preset.pretrain.backbone.whitened == preset.train.backbone.whitened
         assert preset.pretrain.data.dataset == preset.train.data.dataset
         assert preset.pretrain.data.augment
-    from_scratch = preset.train.method.name == "maml" and "-pretrained-" not in name
+    scratch = preset.train.method.needs.takes == "images" and "-pretrained-" not in name
+    from_scratch = scratch and not name.startswith(("small-mamlpp", "small-tadam"))
     assert (preset.pretrain is None) == from_scratch
     assert preset.train.validation.split == "val"
 
@@ -90,7 +92,7 @@ def test_plain_is_the_method_alone(configuration, method):
 
 def test_paper_presets_train_psi_as_published():
     for name, preset in ALL.items():
-        if name.startswith("paper-"):
+        if name.startswith("paper-") and preset.train.inner:
             optimiser = preset.train.optimiser
             rates = (optimiser.psi_rate, optimiser.psi_weight, optimiser.base_rate, optimiser.base_weight)
             assert rates == (PAPER_PSI_RATE,) * 4 == (1e-6,) * 4
@@ -111,6 +113,80 @@ def test_published_outer_loops():
     maml = parts("paper-maml-conv4-miniimagenet-1shot-plain")
     assert (maml.kind, maml.steps, maml.tasks, maml.theta) == ("adam", 60_000, 4, 1e-3)
     assert (maml.clip, maml.clip_elements) == (None, 10.0)
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize(
+    ("system", "like"),
+    [("leo", "mtl"), ("bmaml", "mtl"), ("mamlpp", "maml-pretrained"), ("mamlpp-per-step", "maml-pretrained")],
+)
+def test_small_systems_share_backbone_and_episodes_with_the_row_they_are_compared_with(system, like, shots):
+    plain, other = (ALL[f"small-{system}-fc100-{shots}shot-{kind}"] for kind in ("plain", "lstm-inductive"))
+    assert other.train.but(hyperprior=plain.train.hyperprior) == plain.train
+    assert other.train.hyperprior.generated
+    beside = ALL[f"small-{like}-fc100-{shots}shot-plain"]
+    assert plain.pretrain == beside.pretrain
+    assert plain.test == beside.test
+    assert (plain.train.data, plain.train.episode) == (beside.train.data, beside.train.episode)
+
+
+def test_recipes_of_leo_and_maml_plus_plus():
+    """A search of LEO's authors for each data set; MAML++ as its code runs, with its second and sixth change off."""
+    for data, shots, rate, divergence in (
+        ("miniimagenet", 1, 2.74e-4, 0.756),
+        ("miniimagenet", 5, 4.10e-4, 0.466),
+        ("tieredimagenet", 1, 8.66e-4, 2.03e-3),
+        ("tieredimagenet", 5, 6.11e-4, 1.62),
+    ):
+        leo = ALL[f"paper-leo-wrn28_10-{data}-{shots}shot-plain"].train
+        assert (leo.optimiser.kind, leo.optimiser.theta, leo.optimiser.tasks) == ("adam", rate, 12)
+        assert (leo.method.divergence, leo.method.epochs, leo.method.latent_steps) == (divergence, 10, 5)
+        assert (leo.method.rate, leo.method.latent_rate, leo.method.weight_rate) == (1.0, 1.0, 1e-3)
+    mamlpp = ALL["paper-mamlpp-conv4-miniimagenet-5shot-plain"].train
+    assert (mamlpp.optimiser.steps, mamlpp.optimiser.tasks, mamlpp.optimiser.theta) == (50_000, 2, 1e-3)
+    method = mamlpp.method
+    assert (method.epochs, method.rate, method.loss_scale, mamlpp.backbone.batchnorm) == (5, 0.1, "mean", "batch")
+    assert (method.training_epochs, method.multi_step_epochs, method.first_order_epochs) == (100, 15, 0)
+    assert method.lowest_outer_rate is None
+
+
+def test_published_recipes_of_tadam_ctm_and_robust_ensembles():
+    tadam = ALL["paper-tadam-resnet12-miniimagenet-5shot"].train
+    assert (tadam.optimiser.kind, tadam.optimiser.theta, tadam.optimiser.clip_each) == ("sgd", 0.1, 1.0)
+    assert (tadam.optimiser.milestones, tadam.optimiser.step_factor) == ((15_000, 17_500, 20_000), 0.1)
+    assert ALL["paper-tadam-resnet12-fc100-5shot"].train.optimiser.milestones == (5000, 7500)
+    scales = [
+        ALL[f"paper-tadam-resnet12-{data}-{shots}shot"].train.method.scale
+        for data in ("miniimagenet", "fc100")
+        for shots in (1, 5)
+    ]
+    assert scales == [1.0, 7.5, 2.0, 5.0]
+    ctm = ALL["paper-ctm-resnet18-tieredimagenet-1shot"].train
+    assert (ctm.optimiser.clip, ctm.optimiser.weight_decay, ctm.optimiser.theta) == (0.5, 5e-4, 1e-3)
+    assert [each / ctm.optimiser.steps for each in ctm.optimiser.milestones] == pytest.approx([55 / 110, 75 / 110])
+    robust = ALL["paper-robust-wrn28_10-miniimagenet-1shot"]
+    assert (robust.train.method.networks, robust.train.method.relation, robust.train.title) == (
+        20,
+        "robust",
+        "Robust20-dist",
+    )
+    episode = robust.train.episode
+    assert episode.ways * (episode.shots + episode.queries) * robust.train.optimiser.tasks == 16
+    assert robust.train == ALL["paper-robust-wrn28_10-miniimagenet-5shot"].train
+    assert ALL["small-robust-fc100-1shot"].train.title == "Robust3-dist"
+
+
+@pytest.mark.parametrize("system", ["tadam", "ctm", "robust"])
+@pytest.mark.parametrize("shots", [1, 5])
+def test_systems_without_an_inner_loop_can_be_looked_up_and_built(system, shots):
+    preset = find_preset(f"small-{system}-fc100-{shots}shot")
+    assert (preset.test.ways, preset.test.shots) == (5, shots)
+    assert kind_of(preset) is None
+    size = preset.train.data.image_size or 32
+    train = preset.train.but(backbone__pretrained=None)
+    learner = build_learner(train, build_backbone(train.backbone, 3, size), classes=60, image_size=size)
+    build_optimiser(learner, train.optimiser, train.method.learning_rates())
+    assert learner.epochs is None
 
 
 def test_published_tests_and_statistics():

@@ -158,6 +158,34 @@ def test_what_is_wrong_is_said_where_it_was_done(opened, glyph_png) -> None:
     expect(page.locator("#top-error")).to_contain_text("bad.e3bm is no model")
 
 
+def test_a_dropped_folder_is_named_and_the_others_are_used(opened, glyph_png, visitor) -> None:
+    page, expect = opened(), sync_api.expect
+    # A script cannot drop a folder; what it is to a page is a file that cannot be read.
+    page.evaluate(
+        """() => {
+          const slice = Blob.prototype.slice;
+          Blob.prototype.slice = function (...places) {
+            if (this.name === "holiday") return { arrayBuffer: () => Promise.reject(new Error("a folder")) };
+            return slice.apply(this, places);
+          };
+        }"""
+    )
+    folder = {"name": "holiday", "mimeType": "", "buffer": b"x"}
+    page.get_by_label("New class").fill("letter g")
+    page.get_by_role("button", name="Add class").click()
+    drop(page, card(page, "letter g").locator(".drop"), [folder, *photos(glyph_png, "g", 0, 1)])
+    expect(card(page, "letter g").get_by_text("2 photos")).to_be_visible()
+    expect(card(page, "letter g").get_by_role("alert")).to_have_text(
+        "holiday cannot be used: it is a folder, or a file that this browser may not read."
+    )
+    add_class(page, "ampersand", photos(glyph_png, "&", 0, 1))
+    fit(page)
+    page.get_by_label("Use the photos together").check()
+    drop(page, page.locator("#ask-drop .drop"), [*photos(glyph_png, "&", 6), folder, *photos(glyph_png, "&", 7)])
+    expect(page.locator("#answers > li")).to_have_count(2)
+    expect(page.locator("#ask-error")).to_contain_text("holiday cannot be used")
+
+
 def test_everything_by_keyboard(opened, glyph_png) -> None:
     page, expect = opened(), sync_api.expect
     focused = "document.activeElement"

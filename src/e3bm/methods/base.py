@@ -7,9 +7,11 @@ registered under that name which makes itself of those settings and of Parts.
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from e3bm.backbones.encode import TaskEncoder
+from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import DirectMethod, InnerLoopMethod, Method
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
@@ -91,6 +93,39 @@ def check_ways(expected: int, found: int, why: str) -> None:
         raise SettingsError(f"This model is made for {expected} ways because of its {why}; the tasks have {found}.")
 
 
+def image_encoder(title: str, parts: Parts) -> TaskEncoder:
+    """The encoder as one whose network takes images; features that were computed once have none."""
+    if not isinstance(parts.encoder, TaskEncoder):
+        raise SettingsError(f"{title} passes images through its network; set backbone.adapt to full.")
+    return parts.encoder
+
+
+def training_classes(title: str, parts: Parts) -> int:
+    """How many training classes there are, for methods that also learn to tell all of them apart."""
+    if parts.classes < 2:
+        raise SettingsError(
+            f"{title} also learns to tell the training classes apart and needs two or more of them; found "
+            f"{parts.classes}. Build it with the number of classes of the training set."
+        )
+    return parts.classes
+
+
+def class_numbers(title: str, batch: TaskBatch, classes: int) -> tuple[Int[Tensor, "T S"], Int[Tensor, "T Q"]]:
+    """The numbers of the examples' and the queries' classes in the training set, which has ``classes`` of them."""
+    if batch.support_classes is None or batch.query_classes is None:
+        raise DataError(
+            f"{title} also learns to tell the training classes apart, and this batch does not say which they are; "
+            "give its support_classes and query_classes."
+        )
+    largest = max(int(batch.support_classes.max()), int(batch.query_classes.max()))
+    if largest >= classes:
+        raise DataError(
+            f"{title} was built for {classes} training classes, numbered from 0; this batch has the number {largest}. "
+            "Train it on the classes that it was built for."
+        )
+    return batch.support_classes, batch.query_classes
+
+
 __all__ = [
     "DEFAULT_METHOD",
     "METHODS",
@@ -105,4 +140,7 @@ __all__ = [
     "ReadyFeatures",
     "ReadyMaps",
     "check_ways",
+    "class_numbers",
+    "image_encoder",
+    "training_classes",
 ]

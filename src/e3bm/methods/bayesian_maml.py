@@ -12,19 +12,57 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder, check_ways
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts, check_ways
 from e3bm.methods.heads.collapsed import unit
-from e3bm.methods.stein import Width, stein_direction
 
 Interaction = Literal["stein", "kernel", "independent"]
+Width = Literal["matrix", "pairs", "mean"]
+OuterLoss = Literal["mixture", "chaser"]
+NARROWEST = 1e-12  # equal particles have a kernel too
+
+
+class BayesianMamlSettings(InnerLoopSettings):
+    """BMAML: several linear classifiers of a task move together and answer by their mean probability."""
+
+    title = "BMAML"
+
+    name: Literal["bayesian_maml"] = "bayesian_maml"
+    epochs: int = Field(default=5, ge=1, le=1000)
+    """M: inner updates of all particles."""
+    particles: int = Field(default=5, ge=1)
+    """Linear classifiers for each task."""
+    interaction: Interaction = "stein"
+    """How particles move: together and apart as published, without repulsion, or each alone."""
+    kernel: Width = "matrix"
+    """Width of the kernel: median of all squared distances, or square of the median or mean distance of pairs."""
+    prior_precision: float = Field(default=0.0, ge=0)
+    """Precision of the normal prior of all weights; 0 is none."""
+    spread: float = Field(default=0.1, gt=0)
+    """Standard deviation of the particles' weights before training; they must start apart."""
+    loss: OuterLoss = "mixture"
+    """Outer loss: that of the mean probability, or the distance to where the leader would go (chaser)."""
+    leader_steps: int = Field(default=1, ge=1)
+    """Further steps of the chaser loss's leader, which sees the labels of the queries too."""
+    leader_rate: float = Field(default=0.01, gt=0)
+    """The leader's rate."""
+    feature_length: float | None = Field(default=None, gt=0)
+    """Length that features are scaled to; unset: as they are."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "BayesianMamlSettings":
+        leader = {name: type(self).model_fields[name].default for name in ("leader_steps", "leader_rate")}
+        if self.loss == "mixture" and self.model_dump(include=set(leader)) != leader:
+            raise ValueError("only the chaser loss has a leader; set loss to chaser or leave out its steps and rate")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +72,8 @@ class BayesianMamlTrace(AdaptationTrace):
     chase: Float[Tensor, " T"] | None
 
 
-class BayesianMaml(nn.Module):
+@METHODS.register("bayesian_maml")
+class BayesianMaml(InnerLoopMethod):
     """Initial particles are meta-learned; the encoder is the outer loop's.
 
     ``interaction``: "stein" as published, "kernel" without repulsion, "independent" particles of plain gradient ascent.
@@ -42,6 +81,8 @@ class BayesianMaml(nn.Module):
     steps at ``leader_rate``, with the labels of the queries too, would take them. The likelihood is a sum over
     examples, so that rates mean less the fewer examples there are. ``feature_length`` scales features to that length.
     """
+
+    settings = BayesianMamlSettings
 
     def __init__(
         self,
@@ -53,7 +94,7 @@ class BayesianMaml(nn.Module):
         kernel: Width = "matrix",
         prior_precision: float = 0.0,
         spread: float = 0.1,
-        loss: Literal["mixture", "chaser"] = "mixture",
+        loss: OuterLoss = "mixture",
         leader_steps: int = 1,
         leader_rate: float = 0.01,
         feature_length: float | None = None,
@@ -64,7 +105,7 @@ class BayesianMaml(nn.Module):
         for name, value, known in (
             ("interaction", interaction, get_args(Interaction)),
             ("kernel", kernel, get_args(Width)),
-            ("loss", loss, ("mixture", "chaser")),
+            ("loss", loss, get_args(OuterLoss)),
         ):
             if value not in known:
                 raise SettingsError(f"Bayesian MAML has no {name} '{value}'; known: {', '.join(known)}.")
@@ -81,6 +122,23 @@ class BayesianMaml(nn.Module):
         self.kernel: Width = kernel
         self.prior_precision, self.feature_length, self.second_order = prior_precision, feature_length, second_order
         self.loss, self.leader_steps, self.leader_rate = loss, leader_steps, leader_rate
+
+    @classmethod
+    def from_settings(cls, settings: BayesianMamlSettings, parts: Parts) -> "BayesianMaml":
+        return cls(
+            parts.encoder,
+            ways=parts.ways,
+            particles=settings.particles,
+            interaction=settings.interaction,
+            kernel=settings.kernel,
+            prior_precision=settings.prior_precision,
+            spread=settings.spread,
+            loss=settings.loss,
+            leader_steps=settings.leader_steps,
+            leader_rate=settings.leader_rate,
+            feature_length=settings.feature_length,
+            second_order=settings.order == "second",
+        )
 
     def begin(self, batch: TaskBatch) -> "ParticleProblem":
         check_ways(self.weight.shape[1], batch.ways, "particles, which are linear classifiers")
@@ -111,7 +169,7 @@ class BayesianMaml(nn.Module):
         )
         return moved.view_as(particles)
 
-    def training_loss(self, trace: AdaptationTrace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
         """The mixture's loss or the chaser's; ``progress`` has no part in it."""
         assert isinstance(trace, BayesianMamlTrace)
         assert batch.query_labels is not None
@@ -120,6 +178,11 @@ class BayesianMaml(nn.Module):
         if trace.chase is None:
             raise SettingsError(
                 "The chaser loss compares with a leader that only training has; call train() before the forward pass."
+            )
+        if trace.weights.requires_grad:
+            raise SettingsError(
+                "The chaser loss does not look at votes, so that v cannot be learned or generated with it; set "
+                "hyperprior.weight to last or equal, or method.loss to mixture."
             )
         return trace.chase.mean()
 
@@ -258,3 +321,62 @@ def _check_memory(particles: int, ways: int, features: int) -> None:
             f"The distances between {particles} particles of {ways} x {features + 1} numbers need "
             f"{needed / 1e9:.1f} GB for one task and this machine has {machine / 1e9:.1f}; use fewer particles."
         )
+
+
+# Stein variational gradient descent (Liu and Wang, 2016): particles that move together. Each follows all particles'
+# scores, weighted by a kernel K = exp(-|p - q|^2 / h), and is pushed away from the others by sum_q K (p - q)/h: the
+# kernel's gradient would have 2/h, the published code has 1/h.
+
+
+class Kernel(NamedTuple):
+    """How much every particle minds every other, the push it gets from all of them, and the kernel's width."""
+
+    values: Float[Tensor, "*B P P"]
+    repulsion: Float[Tensor, "*B P N"]
+    width: Float[Tensor, "*B"]
+
+
+def stein_kernel(particles: Float[Tensor, "*B P N"], width: Width) -> Kernel:
+    """The kernel between particles; a single one minds itself alone and is not pushed."""
+    count = particles.shape[-2]
+    if count == 1:
+        one = torch.ones_like(particles[..., :1])
+        return Kernel(one, torch.zeros_like(particles), one[..., 0, 0])
+    # Differences first: by inner products, float32 would lose the digits of particles that are close.
+    squares = (particles.unsqueeze(-2) - particles.unsqueeze(-3)).square().sum(-1)
+    found = kernel_width(squares, width).clamp_min(NARROWEST)
+    wide = found[..., None, None]
+    values = (-squares / wide).exp()
+    repulsion = (values.sum(-1, keepdim=True) * particles - values @ particles) / wide
+    return Kernel(values, repulsion, found)
+
+
+def kernel_width(squares: Float[Tensor, "*B P P"], width: Width) -> Float[Tensor, "*B"]:
+    """h from squared distances: their median over the whole matrix, zeros included, or the square of the median or the
+    mean distance of pairs; over log P. Medians are constants for gradients.
+    """
+    count = squares.shape[-1]
+    if width == "matrix":
+        return _median(squares.detach().flatten(-2)) / math.log(count)
+    rows, columns = torch.triu_indices(count, count, 1, device=squares.device)
+    pairs = squares[..., rows, columns]
+    if width == "pairs":
+        return _median(pairs.detach().sqrt()).square() / math.log(count)
+    # A distance of zero has no derivative; here it counts as a constant.
+    distances = torch.where(pairs > 0, pairs, torch.ones_like(pairs)).sqrt() * (pairs > 0)
+    return distances.mean(-1).square() / math.log(count)
+
+
+def stein_direction(
+    particles: Float[Tensor, "*B P N"], scores: Float[Tensor, "*B P N"], width: Width, *, repulsion: bool = True
+) -> Float[Tensor, "*B P N"]:
+    """Where particles go, given the scores of each: the derivatives of its log posterior."""
+    kernel = stein_kernel(particles, width)
+    moved = kernel.values @ scores
+    return (moved + kernel.repulsion if repulsion else moved) / particles.shape[-2]
+
+
+def _median(values: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
+    """The middle value, or the mean of the middle two."""
+    ordered, count = values.sort(-1).values, values.shape[-1]
+    return (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2

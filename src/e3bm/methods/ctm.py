@@ -6,26 +6,50 @@ metric. The projector binds a model to its number of ways and to the order of cl
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor, nn
 
 from e3bm.backbones.base import Backbone
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.backbones.layers import ConvNorm, activate
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
-from e3bm.methods.base import Encoder, check_ways
+from e3bm.methods.base import METHODS, DirectMethod, Encoder, MethodSettings, Needs, Parts, check_ways
 from e3bm.methods.heads.labelled import LabelledSupport
 
 BatchNorm = Literal["batch", "running", "batch_then_running"]
 Masked = Literal["examples", "classes"]
 Metric = Literal["euclidean", "relation"]
+OverShots = Literal["mean", "sum"]
 GAP = 1e-6  # added to every difference of two features, as published: keeps distances away from zero
 EXPANSION = 4
 RELATION_CHANNELS = 64
+
+
+class CtmSettings(MethodSettings):
+    """CTM: distances of feature maps under a mask that looks across all classes of the task."""
+
+    title = "CTM"
+    needs = Needs(takes="maps")
+
+    name: Literal["ctm"] = "ctm"
+    widths: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(10, 10, 10, 10), min_length=1)
+    """Bottlenecks of the blocks of each net; the mask has four times the last of them as channels."""
+    masked: Masked = "examples"
+    """What is compared with queries: every support example, or one concentrated map for each class."""
+    metric: Metric = "euclidean"
+    """Minus the distance of masked maps, or a small network's number for each pair (relation)."""
+    over_shots: OverShots = "mean"
+    """How the shots of a class make its score: their mean, or their sum as published code does."""
+    batchnorm: Literal["running", "batch_then_running"] = "batch_then_running"
+    """Statistics of CTM's own nets: running averages, frozen; or each task's own in training and averages at test."""
+    scale: float = Field(default=1.0, gt=0)
+    """Factor on the scores, which the mask makes small; published: 1."""
 
 
 class Bottleneck(nn.Module):
@@ -85,7 +109,8 @@ class Relation(Backbone):
         return numbers
 
 
-class Ctm(nn.Module):
+@METHODS.register("ctm")
+class Ctm(DirectMethod):
     """Scores of queries by masked feature maps; ``encoder`` gives maps of ``channels``.
 
     ``widths`` are the bottlenecks of the blocks of each net; the mask has four times the last of them as channels. What
@@ -93,6 +118,8 @@ class Ctm(nn.Module):
     ``classes`` (option 2). The published score of a class is the sum over its shots; with their ``mean`` uneven shots
     are fair. ``side`` is that of the maps, for the relation metric only.
     """
+
+    settings = CtmSettings
 
     def __init__(
         self,
@@ -105,13 +132,14 @@ class Ctm(nn.Module):
         metric: Metric = "euclidean",
         side: int | None = None,
         batchnorm: BatchNorm = "batch_then_running",
-        over_shots: Literal["mean", "sum"] = "mean",
+        over_shots: OverShots = "mean",
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         if not widths or min(widths) < 1:
             raise SettingsError(f"CTM's nets need one block or more, each of width 1 or more; found {tuple(widths)}.")
         self.encoder, self.channels, self.ways = encoder, channels, ways
-        self.masked, self.over_shots = masked, over_shots
+        self.masked, self.over_shots, self.scale = masked, over_shots, scale
         size = EXPANSION * widths[-1]
         self.concentrator = MapEncoder(Bottlenecks(channels, widths), batchnorm)
         self.projector = MapEncoder(Bottlenecks(ways * size, widths), batchnorm)
@@ -122,8 +150,34 @@ class Ctm(nn.Module):
                 raise SettingsError("CTM's relation metric has linear layers of the maps' size; say the maps' `side`.")
             self.relation = TaskEncoder(Relation(2 * size, side), batchnorm)
 
+    @classmethod
+    def from_settings(cls, settings: CtmSettings, parts: Parts) -> "Ctm":
+        if parts.map_shape is None:
+            raise SettingsError("CTM takes feature maps; build it with the shape of the maps that its encoder gives.")
+        channels, height, width = parts.map_shape
+        if height * width == 1 and settings.batchnorm != "running":
+            raise SettingsError(
+                "CTM's projector sees one map for each task, and a map of 1x1 has no batch statistics; take larger "
+                "images or another backbone, or set method.batchnorm to running."
+            )
+        return cls(
+            parts.encoder,
+            channels,
+            ways=parts.ways,
+            widths=settings.widths,
+            masked=settings.masked,
+            metric=settings.metric,
+            side=height,
+            batchnorm=settings.batchnorm,
+            over_shots=settings.over_shots,
+            scale=settings.scale,
+        )
+
+    def forward(self, batch: TaskBatch) -> Trace:
+        return Trace(self.scores(batch))
+
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
-        """Minus the distances (or the relations) of masked queries and masked support, by class."""
+        """Minus the scaled distances (or the relations) of masked queries and masked support, by class."""
         check_ways(self.ways, batch.ways, "projector, which reads all classes side by side")
         support, query = self._maps(batch.support, batch.support_mask), self._maps(batch.query)
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
@@ -131,10 +185,10 @@ class Ctm(nn.Module):
         mask = self.mask(classes)
         asked = self.reshaper(query) * mask
         if self.masked == "classes":
-            return self._compare(asked, classes * mask)
+            return self.scale * self._compare(asked, classes * mask)
         known = self.reshaper(support, batch.support_mask) * mask
         share = labelled.class_share if self.over_shots == "mean" else labelled.class_share.sign()
-        return self._compare(asked, known, batch.support_mask) @ share.mT
+        return self.scale * self._compare(asked, known, batch.support_mask) @ share.mT
 
     def concentrated(
         self, support: Float[Tensor, "T S C H W"], labelled: LabelledSupport, mask: Bool[Tensor, "T S"] | None = None

@@ -6,23 +6,69 @@ noise all copies are equal, so that in tests one copy with rates divided by K is
 their own K in every class.
 """
 
+import hashlib
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from e3bm.core.adapt import AdaptationTrace
+from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
-from e3bm.methods.base import Encoder
+from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Needs, Parts
 from e3bm.methods.heads.collapsed import CollapsedHead, WeightedSum, unit
 from e3bm.methods.heads.labelled import LabelledSupport
-from e3bm.methods.latent_coder import LatentCoder
-from e3bm.methods.task_noise import Noise, TaskNoise
+
+SMALLEST_DEVIATION = 1e-10
+
+
+class LeoSettings(InnerLoopSettings):
+    """LEO: gradients move a code of every class, then the weights decoded from it."""
+
+    title = "LEO"
+    needs = Needs(
+        backbone=("frozen",),
+        batchnorm=("running",),
+        reasons={"backbone.adapt": "LEO trains on frozen features"},
+    )
+
+    name: Literal["leo"] = "leo"
+    epochs: int = Field(default=10, ge=1, le=1000)
+    """M: inner updates, the first of them on codes (latent_steps), the rest on weights."""
+    rate: float = Field(default=1.0, gt=0)
+    """alpha' of every epoch, which multiplies LEO's own learned rates: 1 is the published step."""
+    latents: int = Field(default=64, ge=1)
+    """Numbers in the code of a class."""
+    latent_steps: int = Field(default=5, ge=0)
+    """How many of the epochs, the first ones, move codes."""
+    latent_rate: float = Field(default=1.0, ge=0)
+    """Learned rates of codes before training."""
+    weight_rate: float = Field(default=1e-3, ge=0)
+    """Learned rates of decoded weights before training."""
+    dropout: float = Field(default=0.3, ge=0, lt=1)
+    """Share of features that is left out in training, anew in each use."""
+    divergence: float = Field(default=0.1, ge=0)
+    """Coefficient of the KL term between codes and a standard normal."""
+    encoder_penalty: float = Field(default=1e-6, ge=0)
+    """Coefficient of the squared way that codes went in the inner loop."""
+    decay: float = Field(default=1e-8, ge=0)
+    """Coefficient of the squared weights of LEO's networks."""
+    orthogonality: float = Field(default=0.1, ge=0)
+    """Coefficient of the squared cosines between rows of the decoder."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "LeoSettings":
+        if self.latent_steps > self.epochs:
+            raise ValueError(
+                f"LEO's {self.latent_steps} latent_steps are the first of its epochs, of which there are {self.epochs}"
+            )
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +79,8 @@ class LeoTrace(AdaptationTrace):
     moved: Float[Tensor, " T"]
 
 
-class Leo(nn.Module):
+@METHODS.register("leo")
+class Leo(InnerLoopMethod):
     """Codes and weights are samples of Gaussians in training and their means in tests; features have length one.
 
     The first ``latent_steps`` epochs move codes, later ones the decoded weights, both by learned rates for each number,
@@ -41,6 +88,8 @@ class Leo(nn.Module):
     acts on features in the encoder, in the support scores of each epoch and in the query scores. Four weights are those
     of the loss: of ``divergence`` (KL), of the ``encoder_penalty``, of the ``decay`` and of the ``orthogonality``.
     """
+
+    settings = LeoSettings
 
     def __init__(
         self,
@@ -75,18 +124,34 @@ class Leo(nn.Module):
         self.decay, self.orthogonality = decay, orthogonality
         self.second_order, self.seed = second_order, seed
 
+    @classmethod
+    def from_settings(cls, settings: LeoSettings, parts: Parts) -> "Leo":
+        return cls(
+            parts.encoder,
+            latents=settings.latents,
+            latent_steps=settings.latent_steps,
+            latent_rate=settings.latent_rate,
+            weight_rate=settings.weight_rate,
+            dropout=settings.dropout,
+            divergence=settings.divergence,
+            encoder_penalty=settings.encoder_penalty,
+            decay=settings.decay,
+            orthogonality=settings.orthogonality,
+            second_order=settings.order == "second",
+        )
+
     def begin(self, batch: TaskBatch) -> "LeoProblem":
         support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
         noise = TaskNoise(self.seed, batch) if self.training else None
         return self.problem(batch, unit(support), unit(query), noise)
 
     def problem(
-        self, batch: TaskBatch, support: Float[Tensor, "T S D"], query: Float[Tensor, "T Q D"], noise: Noise | None
+        self, batch: TaskBatch, support: Float[Tensor, "T S D"], query: Float[Tensor, "T Q D"], noise: "Noise | None"
     ) -> "LeoProblem":
         """The moves on features as they are; without noise codes and weights are their means."""
         return LeoProblem(self, batch, support, query, noise)
 
-    def training_loss(self, trace: AdaptationTrace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
         """The loss of the queries with LEO's four terms; ``progress`` has no part in it."""
         assert isinstance(trace, LeoTrace)
         assert batch.query_labels is not None
@@ -121,7 +186,7 @@ class LeoProblem:
         batch: TaskBatch,
         support: Float[Tensor, "T S D"],
         query: Float[Tensor, "T Q D"],
-        noise: Noise | None,
+        noise: "Noise | None",
     ) -> None:
         self._leo, self._noise, self._mask = leo, noise, batch.mask
         self.second_order, self.support, self.query = leo.second_order, support, query
@@ -252,3 +317,104 @@ class LeoObservation:
     def query_scores(self) -> Float[Tensor, "T Q W"]:
         scores = self._problem.query @ self._problem.class_weights(self._state).mT
         return scores if self._problem.second_order else scores.detach()  # all that is observed is a constant
+
+
+class LatentCoder(nn.Module):
+    """LEO's networks without biases, [inputs, outputs]: encoder, relation of pairs of examples, decoder."""
+
+    def __init__(self, features: int, latents: int) -> None:
+        super().__init__()
+        self.features, self.latents = features, latents
+        self.encoder = nn.Parameter(torch.empty(features, latents))
+        self.relation = nn.ParameterList(torch.empty(2 * latents, 2 * latents) for _ in range(3))
+        self.decoder = nn.Parameter(torch.empty(latents, 2 * features))
+        for matrix in self.parameters():
+            nn.init.xavier_uniform_(matrix)
+
+    def codes(
+        self, support: Float[Tensor, "T S D"], labelled: LabelledSupport
+    ) -> tuple[Float[Tensor, "T W L"], Float[Tensor, "T W L"]]:
+        """Mean and deviation of every class's code: the mean over its examples of their relations to all examples."""
+        own, others = (support @ self.encoder) @ self.relation[0].view(2, self.latents, -1).unsqueeze(1)
+        pairs = (own.unsqueeze(2) + others.unsqueeze(1)).relu()  # T S S 2L
+        pairs = (pairs @ self.relation[1]).relu()
+        # The last layer is linear: means first, so that it is applied to classes and not to pairs.
+        related = (labelled.share.unsqueeze(2) @ pairs).squeeze(2)  # T S 2L
+        mean, exponent = (labelled.class_share @ related @ self.relation[2]).chunk(2, -1)
+        return mean, exponent.expm1().clamp_min(SMALLEST_DEVIATION)
+
+    def decode(
+        self, latents: Float[Tensor, "T W C L"], noise: Float[Tensor, "T W C D"] | None
+    ) -> tuple[Float[Tensor, "T W C D"], Float[Tensor, "T W C D"] | None]:
+        """Weights, and their slope in the decoder's second half; without noise they are the first half."""
+        mean, exponent = (latents @ self.decoder).chunk(2, -1)
+        if noise is None:
+            return mean, None
+        ways = latents.shape[1]
+        deviation = exponent.expm1() + (2 / (ways + self.features)) ** 0.5
+        slope = exponent.exp() * noise * (deviation > SMALLEST_DEVIATION)
+        return mean + deviation.clamp_min(SMALLEST_DEVIATION) * noise, slope
+
+    def back(
+        self, gradient: Float[Tensor, "T W C D"], slope: Float[Tensor, "T W C D"] | None
+    ) -> Float[Tensor, "T W C L"]:
+        """The gradient by the codes, from that by the weights."""
+        if slope is None:
+            return gradient @ self.decoder[:, : self.features].mT
+        return torch.cat([gradient, gradient * slope], -1) @ self.decoder.mT
+
+    def half_squares(self) -> Float[Tensor, ""]:
+        """Half the sum of squares of all matrices."""
+        return torch.stack([matrix.square().sum() for matrix in self.parameters()]).sum() / 2
+
+    def correlation(self) -> Float[Tensor, ""]:
+        """How far the decoder's rows are from orthogonal: the mean square of their cosines minus the identity."""
+        rows = nn.functional.normalize(self.decoder, dim=-1)
+        one = torch.eye(self.latents, dtype=rows.dtype, device=rows.device)
+        return (rows @ rows.mT - one).square().mean()
+
+
+# Chance inside a model: what is drawn for a task is a function of the task, whatever else is in its batch.
+
+
+@runtime_checkable
+class Noise(Protocol):
+    """Random numbers for a batch of tasks; the same use and number give the same again."""
+
+    def normal(self, use: str, number: int, *shape: int) -> Float[Tensor, "T *shape"]:
+        """Standard normal numbers for every task."""
+        ...
+
+    def kept(self, use: str, number: int, share: float, *shape: int) -> Float[Tensor, "T *shape"]:
+        """Factors of dropout: 1/share with the probability share, else 0."""
+        ...
+
+
+class TaskNoise:
+    """Numbers addressed by a seed, the task's support set, the use and its number.
+
+    Tasks have no number of their own, so their examples stand for it; these are rounded to a few digits first, so that
+    features computed on another machine lead to the same numbers. More rows never change the first ones.
+    """
+
+    def __init__(self, seed: int, batch: TaskBatch) -> None:
+        support, mask = batch.support.detach(), batch.mask.cpu()
+        self._like = support
+        rounded = support.to(torch.bfloat16).cpu().view(torch.int16)
+        self._keys = [
+            hashlib.sha256(f"{seed}/".encode() + examples[real].numpy().tobytes()).digest()
+            for examples, real in zip(rounded, mask, strict=True)
+        ]
+
+    def normal(self, use: str, number: int, *shape: int) -> Float[Tensor, "T *shape"]:
+        return self._tensor([draw.standard_normal(shape) for draw in self._draws(use, number)])
+
+    def kept(self, use: str, number: int, share: float, *shape: int) -> Float[Tensor, "T *shape"]:
+        return self._tensor([(draw.random(shape) < share) / share for draw in self._draws(use, number)])
+
+    def _draws(self, use: str, number: int) -> list[np.random.Generator]:
+        digests = (hashlib.sha256(key + f"{use}/{number}".encode()).digest() for key in self._keys)
+        return [np.random.Generator(np.random.Philox(key=int.from_bytes(each[:16], "little"))) for each in digests]
+
+    def _tensor(self, rows: list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(rows)).to(self._like)

@@ -12,9 +12,9 @@ from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods.base import METHODS, InnerLoopMethod, InnerLoopSettings, Needs, Parts, check_ways
-from e3bm.methods.functional import ImageBackbone, functional_pass
-from e3bm.methods.maml_passes import Answer, FixedParameters, Lesson, Parameters, TaskPasses, parameter_names
-from e3bm.methods.step_statistics import BatchNorm, StepStatistics
+from e3bm.methods.networks.functional import ImageBackbone, functional_pass
+from e3bm.methods.networks.passes import Answer, FixedParameters, Lesson, Parameters, TaskPasses, parameter_names
+from e3bm.methods.networks.step_statistics import BatchNorm, StepStatistics
 
 
 class MamlSettings(InnerLoopSettings):

@@ -14,17 +14,78 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from e3bm.backbones.base import Backbone
 from e3bm.backbones.encode import TaskEncoder
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
+from e3bm.core.learner import ParameterKinds
 from e3bm.errors import SettingsError
+from e3bm.methods.base import (
+    METHODS,
+    DirectMethod,
+    MethodSettings,
+    Needs,
+    Parts,
+    class_numbers,
+    image_encoder,
+    training_classes,
+)
 from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.heads.labelled import LabelledSupport
 
 Relation = Literal["independent", "diversity", "cooperation", "robust"]
+Annealing = Literal["none", "step", "cosine"]
+FALL_AT, FALL = 2 / 3, 0.1  # of the "step" annealing: where in a stage, and by which factor
+
+
+class RobustEnsembleSettings(MethodSettings):
+    """Robust20-dist: networks that learn the training classes side by side, distilled into one."""
+
+    title = "Robust20-dist"
+    needs = Needs(
+        takes="images",
+        backbone=("full",),
+        batchnorm=("batch_then_running",),
+        class_numbers=True,
+        reasons={
+            "backbone.adapt": "the networks of a robust ensemble are trained as a whole",
+            "backbone.batchnorm": "the networks of a robust ensemble begin untrained and learn their running averages",
+        },
+    )
+
+    name: Literal["robust_ensemble"] = "robust_ensemble"
+    networks: int = Field(default=20, ge=1)
+    """How many networks learn side by side."""
+    distilled: bool = True
+    """Whether one more network learns from them and then answers alone; otherwise all answer together."""
+    relation: Relation = "robust"
+    """How opinions about wrong classes relate: not at all, different, alike, or alike although views differ."""
+    coefficient: float = Field(default=10.0, ge=0)
+    """Factor of that relation in the loss; 1 was published for diversity."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Temperature of the opinions that are compared; 5 was published for diversity."""
+    participation: float = Field(default=0.7, gt=0, le=1)
+    """Probability with which a network takes part in a step of the robust form; one at least does."""
+    moves: int = Field(default=2, ge=0)
+    """Pixels by which each network's view is moved at most in the robust form; it may be mirrored as well."""
+    distil_from: float = Field(default=0.5, gt=0, lt=1)
+    """Share of the training after which the networks rest and the distilled one learns."""
+    distillation_temperature: float = Field(default=5.0, gt=0)
+    """Temperature at which it sees their predictions."""
+    distillation_share: float = Field(default=0.8, ge=0, le=1)
+    """Weight of their predictions beside that of the labels."""
+    annealing: Annealing = "none"
+    """How learning rates fall within each of the two stages: not, to a tenth after two thirds, or by a cosine."""
+    scale: float = Field(default=20.0, gt=0)
+    """Factor on the cosines to class means."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.relation.capitalize()}{self.networks}" + "-dist" * self.distilled
 
 
 def other_classes(logits: Float[Tensor, "*K B C"], labels: Int[Tensor, " B"]) -> Float[Tensor, "*K B C-1"]:
@@ -93,7 +154,8 @@ class Classifier(nn.Module):
         return scores
 
 
-class RobustEnsemble(nn.Module):
+@METHODS.register("robust_ensemble")
+class RobustEnsemble(DirectMethod):
     """K networks and the student that they are distilled into, on the images of episodes as training images.
 
     Up to the share ``distil_from`` of the training the networks learn, afterwards the student, from networks that rest.
@@ -101,6 +163,8 @@ class RobustEnsemble(nn.Module):
     one does) and sees all images moved by up to ``moves`` pixels and mirrored or not; what is drawn depends on the seed
     and on the training's progress only, not on how tasks are spread over processes.
     """
+
+    settings = RobustEnsembleSettings
 
     def __init__(
         self,
@@ -116,6 +180,7 @@ class RobustEnsemble(nn.Module):
         distil_from: float = 0.5,
         distillation_temperature: float = 5.0,
         distillation_share: float = 0.8,
+        annealing: Annealing = "none",
         scale: float = 20.0,
         seed: int = 0,
     ) -> None:
@@ -137,7 +202,60 @@ class RobustEnsemble(nn.Module):
         self.participation, self.moves = (participation if robust else 1.0), (moves if robust else None)
         self.distil_from = distil_from
         self.distillation_temperature, self.distillation_share = distillation_temperature, distillation_share
-        self.scale, self.seed = scale, seed
+        self.annealing, self.scale, self.seed = annealing, scale, seed
+        self.classes = classes
+
+    @classmethod
+    def from_settings(cls, settings: RobustEnsembleSettings, parts: Parts) -> "RobustEnsemble":
+        """The distilled network begins with the weights that the backbone was given, all others with new ones."""
+        given, classes = image_encoder(settings.label, parts), training_classes(settings.label, parts)
+        draws: list[int] = torch.randint(2**31, (settings.networks + 1,)).tolist()
+        encoder = lambda backbone: TaskEncoder(backbone, given.batchnorm, autocast=given.autocast)
+        return cls(
+            [encoder(redrawn(given.backbone, draw)) for draw in draws[1:]],
+            given if settings.distilled else None,
+            classes=classes,
+            relation=settings.relation,
+            coefficient=settings.coefficient,
+            temperature=settings.temperature,
+            participation=settings.participation,
+            moves=settings.moves,
+            distil_from=settings.distil_from,
+            distillation_temperature=settings.distillation_temperature,
+            distillation_share=settings.distillation_share,
+            annealing=settings.annealing,
+            scale=settings.scale,
+            seed=draws[0],
+        )
+
+    def parameter_kinds(self) -> ParameterKinds:
+        """All of it is networks, and they have the learning rate of encoders."""
+        return {"encoder": list(self.parameters())}
+
+    def at(self, progress: float) -> None:
+        """Whoever rests has no gradients: with zeros instead, momentum and weight decay would still move it."""
+        distilling = self.distilling(progress)
+        self.networks.requires_grad_(not distilling)
+        if self.student is not None:
+            self.student.requires_grad_(distilling)
+
+    def outer_factor(self, progress: float) -> float:
+        """Learning rates fall within each stage, and begin anew with the second."""
+        done = progress
+        if self.student is not None:
+            begin, end = (self.distil_from, 1.0) if self.distilling(progress) else (0.0, self.distil_from)
+            done = (progress - begin) / (end - begin)
+        if self.annealing == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done))
+        return FALL if self.annealing == "step" and done >= FALL_AT else 1.0
+
+    def distilling(self, progress: float) -> bool:
+        """Whether that share of the training belongs to the student."""
+        return self.student is not None and progress >= self.distil_from
+
+    def forward(self, batch: TaskBatch) -> Trace:
+        with torch.no_grad():  # nothing is learned from these scores
+            return Trace(self.scores(batch))
 
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """The student's scores, or the logarithm of the networks' mean probability; by running statistics."""
@@ -146,7 +264,19 @@ class RobustEnsemble(nn.Module):
                 return self._scores(self.student, batch)
             return mean_prediction(torch.stack([self._scores(network, batch) for network in self._classifiers()]))
 
-    def training_loss(
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+        """The loss of the classifiers: all images of the tasks are training images, the queries too."""
+        classes = torch.cat(class_numbers(self.settings.title, batch, self.classes), 1)
+        images = torch.cat([batch.support, batch.query], 1)
+        if batch.support_mask is None:
+            return self.classification_loss(images, classes, progress)
+        real = functional.pad(batch.support_mask, (0, batch.query.shape[1]), value=True)
+        # Task by task: with uneven shots a mean over all images would depend on which tasks a process holds.
+        tasks = range(len(batch))
+        each = [self.classification_loss(images[[t]], classes[[t]], progress, real[[t]]) for t in tasks]
+        return torch.stack(each).mean()
+
+    def classification_loss(
         self,
         images: Float[Tensor, "T N C H W"],
         classes: Int[Tensor, "T N"],
@@ -155,7 +285,7 @@ class RobustEnsemble(nn.Module):
     ) -> Float[Tensor, ""]:
         """The loss of the networks, or later that of the student; ``classes`` are numbers in the training set."""
         labels = classes.flatten() if real is None else classes[real]
-        if self.student is not None and progress >= self.distil_from:
+        if self.distilling(progress):
             return self.student_loss(images, labels, real)
         return self.ensemble_loss(images, labels, progress, real)
 

@@ -8,24 +8,72 @@ training classes, with a share that falls (co-training).
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from e3bm.backbones.base import Backbone
 from e3bm.backbones.encode import TaskEncoder
+from e3bm.core.adapt import Trace
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
 from e3bm.errors import DataError, SettingsError
+from e3bm.methods.base import (
+    METHODS,
+    DirectMethod,
+    MethodSettings,
+    Needs,
+    Parts,
+    class_numbers,
+    image_encoder,
+    training_classes,
+)
 from e3bm.methods.heads.labelled import LabelledSupport
 
 Metric = Literal["euclidean", "cosine"]
 START = 0.2  # variance of a linear layer's first weights, times its number of outputs
 SHORTEST = 1e-6  # added to lengths by the cosine metric
+
+
+class TadamSettings(MethodSettings):
+    """TADAM: scaled distances to class means of features that the task itself conditions."""
+
+    title = "TADAM"
+    needs = Needs(
+        takes="images",
+        backbone=("full",),
+        class_numbers=True,
+        reasons={"backbone.adapt": "TADAM conditions the network anew for every task, so features cannot be kept"},
+    )
+
+    name: Literal["tadam"] = "tadam"
+    scale: float = Field(default=10.0, gt=0)
+    """Factor on the distances (the metric scale)."""
+    learned_scale: bool = False
+    """Whether that factor is trained; published code keeps it fixed."""
+    metric: Metric = "euclidean"
+    """Euclidean distances, not squared, or squared ones between features of length one."""
+    conditioned: int | None = Field(default=None, ge=0)
+    """How many of the last convolutions the task conditions; unset: all."""
+    co_training: bool = True
+    """Whether the support is also classified among all training classes, with a weight that falls."""
+    weight_decay: float = Field(default=0.0005, ge=0)
+    """Penalty on squares of kernels and of the embedding's weights; BatchNorm and biases have none."""
+    film_decay: float = Field(default=0.01, ge=0)
+    """Penalty on squares of the scalars that switch conditioning on."""
+
+
+@dataclass(frozen=True)
+class TadamTrace(Trace):
+    """The scores, and the features of the first pass, which co-training classifies."""
+
+    first: Float[Tensor, "T S D"]
 
 
 class Film(NamedTuple):
@@ -68,12 +116,15 @@ class TaskEmbedding(nn.Module):
         return dict(zip(self.layers, films, strict=True))
 
 
-class Tadam(nn.Module):
+@METHODS.register("tadam")
+class Tadam(DirectMethod):
     """Scores are scaled distances to class means of conditioned features; t comes from the support alone.
 
     ``conditioned`` is how many of the last convolutions are conditioned (None: all). ``classes`` is the number of
     training classes for co-training (0: none). The published scale is fixed; with ``learned_scale`` it is trained.
     """
+
+    settings = TadamSettings
 
     def __init__(
         self,
@@ -94,18 +145,30 @@ class Tadam(nn.Module):
         self.embedding = TaskEmbedding(encoder.feature_size, conditioned_layers(encoder.backbone, conditioned))
         self.auxiliary = nn.Linear(encoder.feature_size, classes) if classes else None
 
+    @classmethod
+    def from_settings(cls, settings: TadamSettings, parts: Parts) -> "Tadam":
+        return cls(
+            image_encoder(settings.title, parts),
+            classes=training_classes(settings.title, parts) if settings.co_training else 0,
+            scale=settings.scale,
+            learned_scale=settings.learned_scale,
+            metric=settings.metric,
+            conditioned=settings.conditioned,
+            weight_decay=settings.weight_decay,
+            film_decay=settings.film_decay,
+        )
+
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Minus the scaled distances of conditioned queries to the means of conditioned support."""
-        return self.answer(batch)[0]
+        return self.forward(batch).scores
 
-    def answer(self, batch: TaskBatch) -> tuple[Float[Tensor, "T Q W"], Float[Tensor, "T S D"]]:
-        """The scores, and the features of the first pass, which co-training classifies."""
+    def forward(self, batch: TaskBatch) -> TadamTrace:
         first: Tensor = self.encoder(batch.support, batch.support_mask)
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, first.dtype)
         films = self.embedding(labelled.class_means(first).mean(1))
         support = self.conditioned(batch.support, films, batch.support_mask)
         query = self.conditioned(batch.query, films)
-        return self.scale * -self.distances(query, labelled.class_means(support)), first
+        return TadamTrace(self.scale * -self.distances(query, labelled.class_means(support)), first)
 
     def conditioned(
         self, images: Float[Tensor, "T N C H W"], films: Mapping[str, Film], mask: Bool[Tensor, "T N"] | None = None
@@ -126,23 +189,22 @@ class Tadam(nn.Module):
         lengths: Tensor = torch.linalg.vector_norm(query.unsqueeze(2) - means.unsqueeze(1), dim=-1)
         return lengths  # at distance 0 the derivative of vector_norm is 0, not NaN
 
-    def training_loss(
-        self,
-        scores: Float[Tensor, "T Q W"],
-        labels: Int[Tensor, "T Q"],
-        first: Float[Tensor, "N D"] | None = None,
-        classes: Int[Tensor, " N"] | None = None,
-        progress: float = 0.0,
-    ) -> Float[Tensor, ""]:
-        """Cross-entropy of the queries, penalties and, where class numbers are given, the co-training of ``first``.
+    def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
+        """Cross-entropy of the queries, penalties and, unless it was built without, the co-training of the support.
 
         Published co-training is a step of its own on other images with a probability that falls; here its loss is added
         with that probability as its weight.
         """
-        loss = meta_loss(scores, labels) + self.penalty()
-        if first is None or classes is None:
+        assert isinstance(trace, TadamTrace)
+        assert batch.query_labels is not None
+        loss = meta_loss(trace.scores, batch.query_labels) + self.penalty()
+        if self.auxiliary is None:
             return loss
-        return loss + auxiliary_probability(progress) * self.auxiliary_loss(first, classes)
+        classes, _ = class_numbers(self.settings.title, batch, self.auxiliary.out_features)
+        # Task by task: with uneven shots a mean over all examples would depend on which tasks a process holds.
+        each = zip(trace.first, classes, batch.mask, strict=True)
+        auxiliary = torch.stack([self.auxiliary_loss(first[real], numbers[real]) for first, numbers, real in each])
+        return loss + auxiliary_probability(progress) * auxiliary.mean()
 
     def auxiliary_scores(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N classes"]:
         """Scores of the training classes for images of no task, by the unconditioned network."""

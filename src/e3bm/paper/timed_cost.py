@@ -160,6 +160,8 @@ def preset_cost(
 ) -> list[TimedCost]:
     """The method alone, with E3BM, and with the prototype and attention heads on the same backbone; one task each."""
     progress = progress or Silent()
+    if preset.train.inner is None:
+        raise SettingsError(f"{preset.train.title} has no inner epochs, so E3BM adds nothing that could be timed.")
     with_psi = preset.train.but(backbone__pretrained=UNTRAINED)
     torch.set_num_threads(with_psi.machine.threads)
     arms = {"plain": with_psi.but(hyperprior=HyperpriorSettings())}
@@ -191,8 +193,7 @@ def preset_cost(
 
 def _with_inner_loop(settings: TrainSettings, backbone: Backbone) -> MetaLearner:
     learner = build_learner(settings, backbone)
-    if not isinstance(learner, MetaLearner):
-        raise SettingsError(f"{settings.method.title} has no inner epochs, so E3BM adds nothing that could be timed.")
+    assert isinstance(learner, MetaLearner)
     return learner
 
 

@@ -144,16 +144,26 @@ class OptimiserSettings(Settings):
     """Learning rate of v'."""
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 decay on everything that is trained."""
-    schedule: Literal["constant", "step", "cosine"] = "constant"
+    schedule: Literal["constant", "step", "milestones", "cosine"] = "constant"
     """How learning rates fall."""
     step_every: int = Field(default=1000, ge=1)
     """Meta-steps between falls of the 'step' schedule."""
+    milestones: tuple[int, ...] = ()
+    """Meta-steps at which rates fall in the 'milestones' schedule."""
     step_factor: float = Field(default=0.5, gt=0, le=1)
     """Factor of each fall."""
     clip: float | None = Field(default=10.0, gt=0)
     """Bound on the norm of all gradients together; unset: none."""
+    clip_each: float | None = Field(default=None, gt=0)
+    """Bound on the norm of each tensor's gradient, as TADAM was published with; unset: none."""
     clip_elements: float | None = Field(default=None, gt=0)
     """Bound on every element of the gradient, as MAML was published with; unset: none."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.schedule == "milestones") != bool(self.milestones):
+            raise ValueError("the schedule 'milestones' and the milestones themselves belong together; set both")
+        return self
 
 
 class ValidationSettings(Settings):
@@ -244,7 +254,7 @@ class TrainSettings(Settings):
         if self.name:
             return self.name
         plus = "+E3BM" if self.hyperprior.generated else ""
-        return f"{self.method.title}{plus}"
+        return f"{self.method.label}{plus}"
 
 
 def _method_of(values: dict[str, Any]) -> MethodSettings:

@@ -23,14 +23,17 @@ import small_runs
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train import run_train
 
+# As small as a run can be that has several checkpoints, validations and a best one.
+PRETRAIN = {"epochs": 2, "batch": 40, "checkpoint_every": 2, "validation__episodes": 2}
+TRAIN = {"method__epochs": 2, "optimiser__tasks": 1, "validation__episodes": 2}
 FILE_OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
 
 
 def train(folder, kind, run, steps):
     if kind == "pretrain":
-        run_pretrain(small_runs.pretrain_settings(folder), run)
+        run_pretrain(small_runs.pretrain_settings(folder, **PRETRAIN), run)
     else:
-        run_train(small_runs.settings(folder, kind, optimiser__steps=steps), run)
+        run_train(small_runs.settings(folder, kind, optimiser__steps=steps, **TRAIN), run)
 
 
 def die_at_operation(number, run):

@@ -21,6 +21,7 @@ from e3bm.runs.training.optimisers import (
     parameter_groups,
     schedule_factor,
 )
+from e3bm.settings import read_settings
 from small_runs import settings
 
 RATES = {
@@ -151,7 +152,14 @@ def test_schedules_are_functions_of_the_step():
     ]
     assert steps("constant") == [1.0, 1.0, 1.0, 1.0]
     assert steps("step", step_every=4, step_factor=0.5) == [1.0, 1.0, 0.5, 0.25]
+    assert steps("milestones", milestones=(3, 7), step_factor=0.5) == [1.0, 0.5, 0.5, 0.25]
     assert steps("cosine") == pytest.approx([1.0, 0.5 * (1 + math.cos(3 * math.pi / 8)), 0.5, 0.0])
+
+
+@pytest.mark.parametrize("half", [{"schedule": "milestones"}, {"milestones": (3,)}])
+def test_milestones_and_their_schedule_belong_together(half):
+    with pytest.raises(SettingsError, match="belong together; set both"):
+        read_settings(OptimiserSettings, half)
 
 
 def gradients(*values):
@@ -169,6 +177,9 @@ def test_clipping():
     optimiser = gradients([30.0, -0.5], [-40.0])
     clip_gradients(optimiser, OptimiserSettings(clip=None, clip_elements=10.0))
     assert read(optimiser) == [[10.0, -0.5], [-10.0]]
+    optimiser = gradients([3.0, 4.0], [0.5])
+    clip_gradients(optimiser, OptimiserSettings(clip=None, clip_each=1.0))
+    assert [value for part in read(optimiser) for value in part] == pytest.approx([0.6, 0.8, 0.5], rel=1e-5)
     optimiser = gradients([30.0])
     clip_gradients(optimiser, OptimiserSettings(clip=None))
     assert read(optimiser) == [[30.0]]

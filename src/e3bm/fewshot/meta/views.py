@@ -55,10 +55,10 @@ def open_classes(name: str, split: Split, settings: PriorSettings) -> ViewedClas
 
 def open_pools(split: Split, settings: PriorSettings, progress: Progress) -> list[FeaturePool]:
     """A pool for every data set and view."""
-    opened = [open_classes(name, split, settings) for name in settings.datasets]
+    data_sets = [open_classes(name, split, settings) for name in settings.datasets]
     return [
         FeaturePool(f"{classes.name} {view}", features, classes.labels)
-        for classes in opened
+        for classes in data_sets
         for view, features in views_of(classes, settings, progress).items()
     ]
 

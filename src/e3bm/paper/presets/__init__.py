@@ -1,8 +1,9 @@
 """Named settings: the `paper` and the `e3bm` configuration of every method, and the presets built from them.
 
 `paper` is what the paper or its published code says; `e3bm` is ours. docs/deviations.md has the reasons.
-To add a preset, yield it where its family lives: `paper.py`, `small.py` (FC100 for two cores) or `omniglot.py`;
-`configurations.py` has the inner loops and hyperpriors they share. A new family is a file of its own, listed below.
+To add a preset, yield it where its family lives: `published.py`, `small.py` (FC100 for two cores), or one of the other
+systems of the tables in `feature_systems.py`, `inner_systems.py` and `image_systems.py`; `configurations.py` has the
+inner loops and hyperpriors they share. A new family is a file of its own, listed below.
 """
 
 from e3bm.errors import SettingsError
@@ -20,7 +21,9 @@ from e3bm.paper.presets.configurations import (
     hyperprior_settings,
     method_settings,
 )
-from e3bm.paper.presets.feature_systems import system_presets
+from e3bm.paper.presets.feature_systems import feature_system_presets
+from e3bm.paper.presets.image_systems import ctm_presets, robust_presets, tadam_presets
+from e3bm.paper.presets.inner_systems import inner_system_presets
 from e3bm.paper.presets.published import omniglot_presets, paper_presets, paper_variants
 from e3bm.paper.presets.small import small_presets, small_variants
 
@@ -28,8 +31,9 @@ from e3bm.paper.presets.small import small_presets, small_variants
 def presets() -> dict[str, Preset]:
     """All presets by name."""
     paper, small = list(paper_presets()), list(small_presets())
-    found = [*paper, *small, *paper_variants(paper), *small_variants(small), *system_presets(), *omniglot_presets()]
-    return {preset.name: preset for preset in found}
+    rows = [*paper, *small, *paper_variants(paper), *small_variants(small), *feature_system_presets()]
+    rows += [*omniglot_presets(), *inner_system_presets(rows), *tadam_presets(), *ctm_presets(), *robust_presets()]
+    return {preset.name: preset for preset in rows}
 
 
 def find_preset(name: str) -> Preset:

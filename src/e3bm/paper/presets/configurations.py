@@ -100,9 +100,9 @@ class Preset:
 # The rows of the paper that are another row with something changed, for published and small presets alike.
 
 
-def kind_of(preset: Preset) -> Kind:
-    """The kind of hyperprior that the preset's name ends in."""
-    return next(kind for kind in KINDS if preset.name.endswith(kind))
+def kind_of(preset: Preset) -> Kind | None:
+    """The kind of hyperprior that the preset's name ends in; methods without an inner loop have none."""
+    return next((kind for kind in KINDS if preset.name.endswith(kind)), None)
 
 
 def five_seeds(preset: Preset) -> Iterator[Preset]:

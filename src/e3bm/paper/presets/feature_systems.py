@@ -1,6 +1,7 @@
 """Other systems of the paper's tables, and rivals on the same features: FC100 for two cores, as `small.py` has it.
 
-A method without parameters has no row by itself, for there is nothing to train: its row is its rounds with E3BM.
+Methods on frozen features have the centred, whitened ones, like MTL and SIB at their best. Some of them have nothing to
+train by themselves and are validated as they are.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ FULL: dict[str, Any] = {
     "validation": {"every": 50, "episodes": 100},
 }
 FROZEN: dict[str, Any] = {
-    "backbone": {},
+    "backbone": {"whitened": True},
     "optimiser": {"steps": 300, "tasks": 16, "schedule": "cosine"},
     "validation": {"every": 25, "episodes": 500},
 }
@@ -74,11 +75,15 @@ SYSTEMS = (
         {"name": "soft_k_means", "unit_length": True, "scale": 10.0, "epochs": 5},
         FROZEN,
         15,
-        ("lstm-transductive",),
+        ("plain", "lstm-transductive"),
     ),
-    System("map_rounds", {"name": "map_rounds"}, FROZEN, 15, ("lstm-transductive",)),
-    System("pt_map", {"name": "pt_map"}, FROZEN, 15, ("lstm-transductive",)),
-    System("tim", {"name": "tim", "epochs": 30}, FROZEN, 15, ("lstm-transductive",)),
+    System("map_rounds", {"name": "map_rounds"}, FROZEN, 15, ("plain", "lstm-transductive")),
+    System("pt_map", {"name": "pt_map"}, FROZEN, 15, ("plain", "lstm-transductive")),
+    System("tim", {"name": "tim", "epochs": 30}, FROZEN, 15, ("plain", "lstm-transductive")),
+    System("laplacian_shot", {"name": "laplacian_shot"}, FROZEN, 15),
+    System("ridge_regression", {"name": "ridge_regression"}, FROZEN, 15),
+    System("logistic_regression", {"name": "logistic_regression"}, FROZEN, 15),
+    System("nearest_mean", {"name": "nearest_mean"}, FROZEN, 15),
     System("can", {"name": "can"}, FULL, 6, optimiser=MAPS),
     System("can_t", {"name": "can_t"}, FULL, 6, ("plain", "lstm-transductive"), optimiser=MAPS),
     System("egnn", GRAPH, FROZEN, 1, ("plain", "lstm-transductive"), optimiser=GRAPHS),
@@ -86,7 +91,7 @@ SYSTEMS = (
 )
 
 
-def system_presets() -> Iterator[Preset]:
+def feature_system_presets() -> Iterator[Preset]:
     """Every system with one and five shots; its hyperprior is part of the name where it has an inner loop."""
     for system in SYSTEMS:
         for shots in (1, 5):
@@ -110,4 +115,5 @@ def _preset(system: System, shots: int, kind: Kind) -> Preset:
     name = f"small-{system.word}-fc100-{shots}shot" + ("" if system.kinds == ("plain",) else f"-{kind}")
     about = f"{train.title} ({kind}) on FC100 at 32 px, {shots}-shot, for two cores"
     test = TestSettings(episodes=3000, queries=15, shots=None if system.train_shots in (None, shots) else shots)
-    return Preset(name, about, train, resnet12_pretrain(), test)
+    pretrain = resnet12_pretrain().but(backbone__whitened=train.backbone.whitened)
+    return Preset(name, about, train, pretrain, test)

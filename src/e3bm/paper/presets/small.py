@@ -119,10 +119,11 @@ def _pretrained_maml(preset: Preset) -> Preset:
     tuned = PRETRAINED_MAML_RATES[5 if preset.train.episode.shots == 5 else 1]
     train = preset.train.but(method__rate=tuned, **PRETRAINED_MAML)
     name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
-    return replace(preset, name=name, about=about, train=train, pretrain=_conv4_pretrain())
+    return replace(preset, name=name, about=about, train=train, pretrain=conv4_pretrain())
 
 
-def _conv4_pretrain() -> PretrainSettings:
+def conv4_pretrain() -> PretrainSettings:
+    """The 4CONV that small presets with a pre-trained one share."""
     return read_settings(
         PretrainSettings,
         {

@@ -15,7 +15,7 @@ from e3bm.progress import Progress, stage
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource, evaluate
 from e3bm.runs.evaluation.metrics import accuracies, negative_log_likelihoods
-from e3bm.runs.folder.checkpoint import Continuation
+from e3bm.runs.folder.checkpoint import Checkpoints, Continuation
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.training.optimisers import build_optimiser, check_gradients, clip_gradients, schedule_factor
@@ -32,8 +32,14 @@ def meta_train(
     engine: Engine,
     progress: Progress,
 ) -> None:
-    """Train until the last step, from wherever the run folder stands; best on the validation classes is kept."""
+    """Train until the last step, from wherever the run folder stands; best on the validation classes is kept.
+
+    A learner without parameters to train is validated once, as it is.
+    """
     total = settings.optimiser.steps
+    if not any(parameter.requires_grad for parameter in learner.parameters()):
+        _keep_as_it_is(learner, validation, settings, run, engine, progress)
+        return
     optimiser = build_optimiser(learner, settings.optimiser, settings.method.learning_rates())
     place = Continuation(learner, optimiser, run, engine, total)
     shares = (engine.mine(_numbers(settings, number)) for number in range(place.step, total))
@@ -70,6 +76,33 @@ def meta_train(
                 place.stop()
 
 
+def _keep_as_it_is(
+    learner: Learner,
+    validation: TaskSource,
+    settings: TrainSettings,
+    run: RunFolder,
+    engine: Engine,
+    progress: Progress,
+) -> None:
+    """Validate a learner that has nothing to train, and keep it like any other, as trained to the end."""
+    checkpoints = Checkpoints(run.path)
+    if checkpoints.has("best"):
+        return
+    progress.say(f"{settings.title} has nothing to train here; it is validated as it is.")
+    with stage(progress, f"validate {settings.title}", settings.validation.episodes):
+        found = evaluate(
+            learner, validation, settings.validation.episodes, engine=engine, epochs=settings.test_epochs,
+            advance=progress.advance,
+        )  # fmt: skip
+    summary = found.summary()
+    if engine.leads:
+        line = {"accuracy": summary["accuracy"], "ci": summary["ci"], "loss": summary["nll"]}
+        run.append("metrics", {"step": 0, "split": "val", **line, "best": True, "seconds": found.seconds})
+        state = {"step": settings.optimiser.steps, "best": summary["accuracy"], "optimiser": {}}
+        checkpoints.save(learner, state, best=True)
+    engine.wait()
+
+
 def meta_step(
     learner: Learner,
     batch: TaskBatch | None,
@@ -88,9 +121,9 @@ def meta_step(
     torch.manual_seed(settings.seed * 1_000_003 + step)
     optimiser.zero_grad(set_to_none=True)
     figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
+    learner.method.at(progress)  # in processes without tasks too: it may say what is trained
     if batch is not None:
         batch = engine.place(batch)
-        learner.method.at(progress)
         trace = learner(batch)
         loss = learner.training_loss(trace, batch, progress)
         (held / count * loss).backward()

@@ -41,7 +41,7 @@ def build_optimiser(
     if not groups:
         raise SettingsError(
             "Nothing is left to train: the method, a frozen backbone and a constant hyperprior have no parameters. "
-            "Train rates, votes or the backbone, or test the pre-trained run as it is."
+            "Train rates, votes or the backbone."
         )
     if settings.kind == "adam":
         return torch.optim.Adam(groups, weight_decay=settings.weight_decay)
@@ -52,6 +52,8 @@ def schedule_factor(settings: OptimiserSettings, step: int) -> float:
     """What learning rates are multiplied by at a step."""
     if settings.schedule == "step":
         return float(settings.step_factor ** (step // settings.step_every))
+    if settings.schedule == "milestones":
+        return float(settings.step_factor ** sum(step >= milestone for milestone in settings.milestones))
     if settings.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / settings.steps))
     return 1.0
@@ -68,9 +70,12 @@ def check_gradients(optimiser: torch.optim.Optimizer, step: int) -> None:
 
 
 def clip_gradients(optimiser: torch.optim.Optimizer, settings: OptimiserSettings) -> None:
-    """Bound the gradient's elements and its length, as far as the settings say so."""
+    """Bound the gradient's elements, each tensor's length and that of all, as far as the settings say so."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     if settings.clip_elements is not None:
         nn.utils.clip_grad_value_(parameters, settings.clip_elements)
+    if settings.clip_each is not None:
+        for parameter in parameters:
+            nn.utils.clip_grad_norm_(parameter, settings.clip_each)
     if settings.clip is not None:
         nn.utils.clip_grad_norm_(parameters, settings.clip)

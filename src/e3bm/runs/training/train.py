@@ -28,8 +28,8 @@ def run_train(
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     backbone = build_backbone(settings.backbone, *data.input_shape)
+    inputs = run_inputs(settings, data, backbone)  # before a learner may take the backbone into another precision
     learner = build_learner(settings, backbone, classes=data.classes, image_size=data.input_shape[1]).to(engine.device)
-    inputs = run_inputs(settings, data, backbone)
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
     training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
     validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")

@@ -4,7 +4,7 @@ import { answerCard, spoken } from "./answers.js";
 import { showEpochs } from "./chart.js";
 import { focusClass, showClasses } from "./classes.js";
 import { byId, confirmed, counted, element, percent, say } from "./elements.js";
-import { dropPlace, keepOnly, pictureOf, thumbnail } from "./photos.js";
+import { dropPlace, keepOnly, pictureOf, thumbnail, unreadable } from "./photos.js";
 import { ask, photosForm } from "./server.js";
 
 const MOST_ANSWERS = 30;
@@ -67,14 +67,16 @@ async function fit() {
   say(byId("fit-state").textContent);
 }
 
-async function classify(files) {
+async function classify(given) {
   if (!workspace?.model) {
     byId("ask-error").textContent = "Fit the classifier first, or open a model.";
     return;
   }
   const together = workspace.together && byId("together").checked;
-  const groups = together ? [files] : files.map((file) => [file]);
-  const problems = [];
+  const found = await Promise.all(given.map(unreadable));
+  const files = given.filter((file, place) => !found[place]);
+  const problems = found.filter(Boolean);
+  const groups = together && files.length ? [files] : files.map((file) => [file]);
   for (const [number, group] of groups.entries()) {
     asking.showWaiting(groups.length > 1 ? `Looking at photo ${number + 1} of ${groups.length} …` : "Looking …");
     try {

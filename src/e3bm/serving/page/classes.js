@@ -1,7 +1,7 @@
 // The classes and their photos; cards stay in place when the rest changes, so that the keyboard keeps its place.
 
 import { byId, confirmed, counted, element, say } from "./elements.js";
-import { dropPlace, pictureOf, remember, thumbnail } from "./photos.js";
+import { dropPlace, pictureOf, remember, thumbnail, unreadable } from "./photos.js";
 import { ask, photosForm } from "./server.js";
 
 const cards = new Map();
@@ -85,6 +85,11 @@ async function addPhotos(card, files, changed) {
   let added = 0;
   for (const [number, file] of files.entries()) {
     card.showWaiting(`Reading photo ${number + 1} of ${files.length} …`);
+    const problem = await unreadable(file);
+    if (problem) {
+      problems.push(problem);
+      continue;
+    }
     try {
       const [told, url] = await Promise.all([
         ask("POST", `classes/${card.id}/photos`, photosForm([file])), thumbnail(file),

@@ -23,6 +23,16 @@ export async function thumbnail(file) {
   }
 }
 
+// A sentence about a file that this browser cannot read, such as a folder that was dropped; null for other files.
+export async function unreadable(file) {
+  try {
+    await file.slice(0, 1).arrayBuffer();
+    return null;
+  } catch {
+    return `${file.name} cannot be used: it is a folder, or a file that this browser may not read.`;
+  }
+}
+
 export function remember(photo, url) {
   if (url) thumbnails.set(photo, url);
 }

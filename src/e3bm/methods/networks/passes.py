@@ -1,17 +1,19 @@
 """The two passes of MAML through one task's network: learning from the support, and answering the queries."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
-from e3bm.methods.functional import FunctionalPass
-from e3bm.methods.recompute import Computation, run
-from e3bm.methods.step_statistics import Part, StatisticsLedger
+from e3bm.methods.networks.functional import FunctionalPass
+from e3bm.methods.networks.step_statistics import Part, StatisticsLedger
 
+Computation = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 Parameters = tuple[Tensor, ...]  # of one learner, in the order of ParameterNames.adapted, then the head's two
 
 
@@ -142,3 +144,46 @@ def parameter_names(backbone: nn.Module) -> ParameterNames:
     return ParameterNames(
         tuple(name for name in names if name not in fixed), tuple(name for name in names if name in fixed)
     )
+
+
+# Passes that are run again in the backward pass instead of keeping what they computed: memory for time.
+
+
+class Recomputed(Function):
+    """The computation may itself take gradients, for which torch's own checkpoints would run it once more."""
+
+    @staticmethod
+    def forward(ctx: Any, compute: Computation, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.compute = compute
+        ctx.randomness = torch.get_rng_state()
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        return compute(inputs)  # gradients are switched off in here
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[1:]
+        inputs = [each.detach().requires_grad_(want) for each, want in zip(ctx.saved_tensors, wanted, strict=True)]
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(ctx.randomness)
+            outputs = ctx.compute(inputs)
+        pairs = [
+            (output, gradient)
+            for output, gradient in zip(outputs, gradients, strict=True)
+            if gradient is not None and output.requires_grad
+        ]
+        sources = [each for each in inputs if each.requires_grad]
+        found = iter(
+            torch.autograd.grad([pair[0] for pair in pairs], sources, [pair[1] for pair in pairs], allow_unused=True)
+            if pairs
+            else [None] * len(sources)
+        )
+        return None, *(next(found) if want else None for want in wanted)
+
+
+def run(compute: Computation, inputs: Sequence[Tensor], *, recompute: bool) -> tuple[Tensor, ...]:
+    """The results of a deterministic computation on its differentiable inputs."""
+    if recompute and torch.is_grad_enabled():
+        return Recomputed.apply(compute, *inputs)  # type: ignore[no-any-return]
+    return compute(inputs)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from e3bm.errors import SettingsError
-from e3bm.methods.functional import TaskNormalisation, normalisations
+from e3bm.methods.networks.functional import TaskNormalisation, normalisations
 
 BatchNorm = Literal["batch", "running", "batch_then_running", "per_step"]
 Part = Literal["support", "query"]

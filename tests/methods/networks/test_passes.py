@@ -2,7 +2,7 @@
 
 import torch
 
-from e3bm.methods.recompute import run
+from e3bm.methods.networks.passes import run
 
 
 def test_results_and_gradients_are_those_of_the_plain_computation():
