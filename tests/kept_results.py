@@ -79,7 +79,7 @@ def pairing_faults(run: Run, among: Iterable[Run]) -> list[str]:
                 found = mine.together(partner)
                 stated = (result.paired_difference, result.paired_ci)
                 again = (found.paired_difference, found.paired_ci)
-                if any(abs(a - b) > ROUNDING for a, b in zip(stated, again, strict=True)):
+                if None not in again and any(abs(a - b) > ROUNDING for a, b in zip(stated, again, strict=True)):
                     faults.append(f"the difference to {other.name} is {again[0]:.3f} +- {again[1]:.3f}")
     return faults
 

@@ -43,7 +43,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     ) -> Path:
         number = random.Random(name).gauss
         values = TrainSettings().model_dump()
-        values["method"] |= {"name": method, "epochs": epochs}
+        values["method"] = {"name": method, "epochs": epochs}
         values["optimiser"]["steps"] = steps
         if method == "maml":
             values["backbone"]["adapt"] = "full"

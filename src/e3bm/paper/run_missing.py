@@ -159,9 +159,7 @@ def _is_kept(key: str, results: Path) -> bool:
     """Whether results keep a run of that name with its weights."""
     group, _, name = key.partition("/")
     kept = KeptResults(results)
-    return group in kept.groups and any(
-        each.name == name and each.checkpoint.get("which") for each in kept.group(group).records
-    )
+    return group in kept.groups and kept.group(group).weights(name) is not None
 
 
 def _jobs(part: Part, backbones: dict[str, Path], effort: Effort) -> Iterator[Job]:

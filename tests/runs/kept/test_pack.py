@@ -140,6 +140,13 @@ def test_kept_weights_answer_again_from_anywhere(results, rows, tmp_path, monkey
     assert again.accuracy == next(row for row in rows if row.run == "mtl-s0").accuracy
 
 
+def test_a_run_without_weights_cannot_be_tested(runs, rows, tmp_path):
+    add_runs(runs[1:2], tmp_path / "results", compact=True)
+    with pytest.raises(CheckpointError, match="kept without its weights and cannot be tested again"):
+        as_folder(tmp_path / "results" / "small" / "mtl-s0")
+    assert as_folder(tmp_path / "nowhere") == tmp_path / "nowhere"  # whoever opens it says so
+
+
 def test_a_backbone_is_found_by_its_digest(results, runs, rows, tmp_path):
     """Not by the path that was typed when the run began: neither that folder nor its name are there any more."""
     shutil.copytree(runs[1], tmp_path / "moved" / "mtl-s0")

@@ -88,7 +88,7 @@ def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
 
 def _kept_weights(source: Path) -> dict[str, Tensor] | None:
     kept = None if source.exists() else kept_run(source)
-    weights = kept[0].record(kept[1]).weights if kept else None
+    weights = kept[0].weights(kept[1]) if kept else None
     return None if weights is None else {name: torch.from_numpy(value) for name, value in weights.items()}
 
 
@@ -118,7 +118,7 @@ def _kept_pretrainings(folder: Path) -> Iterator[Path]:
     for group in results.groups:
         if folder in (results.root, results.root / group):
             kept = results.group(group)
-            yield from (kept.folder / each.name for each in kept.records if each.config["kind"] == "pretrain")
+            yield from (kept.folder / name for name, kind in kept.kinds.items() if kind == "pretrain")
 
 
 def _is_pretraining(folder: Path) -> bool:

@@ -105,7 +105,7 @@ def unpack(place: str, root: Path, target: Path, *, relatives: bool = True) -> l
     if group not in results.groups:
         raise CheckpointError(f"{root} keeps no group '{group}'; there are {', '.join(results.groups) or 'none'}.")
     kept = results.group(group)
-    names = [each.name for each in kept.records if name in ("", each.name) or each.name.startswith(f"{name}/")]
+    names = [each for each in kept.kinds if name in ("", each) or each.startswith(f"{name}/")]
     if not names:
         kept.record(name)  # says that there is no such run
     if relatives:
@@ -120,6 +120,11 @@ def as_folder(path: Path, runs: Path = Path("runs")) -> Path:
     if kept is None:
         return path
     group, name = kept
+    if group.weights(name) is None and group.kinds[name] != "ensemble":
+        raise CheckpointError(
+            f"{path} is kept without its weights and cannot be tested again; its results are there: "
+            f"`e3bm report {path}` shows them."
+        )
     return unpack(f"{group.folder.name}/{name}", group.folder.parent, runs / group.folder.name)[0]
 
 
@@ -237,7 +242,6 @@ def _relatives(group: KeptGroup, name: str, backbones: Mapping[str, str]) -> lis
     """Names of the runs that a run needs to be tested, those that they need among them."""
     run = next(each for each in group.runs if str(each.path.relative_to(group.folder)) == name)
     beside_it = lambda named: str(Path(name).parent / named.name)
-    known = {each.name for each in group.records}
     wanted: list[str] = []
     if isinstance(run.settings, EnsembleSettings):
         wanted += [beside_it(member) for member in run.settings.members]
@@ -245,16 +249,16 @@ def _relatives(group: KeptGroup, name: str, backbones: Mapping[str, str]) -> lis
         wanted += [backbones[digest] for digest in run.inputs.get(BACKBONE, ()) if digest in backbones][:1]
         source = run.trained.hyperprior.frozen_from
         wanted += [beside_it(source)] if source is not None else []
-    found = [each for each in wanted if each in known]
+    found = [each for each in wanted if each in group.kinds]
     return [*found, *(other for each in found for other in _relatives(group, each, backbones))]
 
 
 def _backbones(group: KeptGroup) -> dict[str, str]:
     """Names of kept pre-trainings by the digest of their backbone."""
     found = {}
-    for each in group.records:
-        if each.config["kind"] == "pretrain" and (weights := group.record(each.name).weights):
-            found[_backbone_digest(weights)] = each.name
+    for name, kind in group.kinds.items():
+        if kind == "pretrain" and (weights := group.weights(name)):
+            found[_backbone_digest(weights)] = name
     return found
 
 

@@ -63,6 +63,11 @@ class KeptGroup:
         self.folder, self._environments = folder, environments
 
     @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Names of all runs, with their kind; the rest of the files is not opened for it."""
+        return {line["name"]: line["kind"] for line in self._lines()[1:]}
+
+    @cached_property
     def records(self) -> list[KeptRun]:
         """All runs, in the order of their names."""
         head, *lines = self._lines()
@@ -111,7 +116,7 @@ class KeptGroup:
         found = next((each for each in self.records if each.name == name), None)
         if found is None:
             raise CheckpointError(f"{self.folder} keeps no run '{name}'; `e3bm results list` names those it keeps.")
-        return replace(found, weights=self._weights(name))
+        return replace(found, weights=self.weights(name))
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -120,7 +125,7 @@ class KeptGroup:
 
     def with_weights(self) -> list[KeptRun]:
         """All records, for writing the group anew."""
-        return [replace(each, weights=self._weights(each.name)) for each in self.records]
+        return [replace(each, weights=self.weights(each.name)) for each in self.records]
 
     def _run(self, kept: KeptRun) -> Run:
         right = {
@@ -174,7 +179,8 @@ class KeptGroup:
             raise CheckpointError(f"{path} cannot be read as the answers of kept runs: {error}.") from None
         return right
 
-    def _weights(self, name: str) -> Weights | None:
+    def weights(self, name: str) -> Weights | None:
+        """The weights of a run, where they are kept."""
         path = self.folder / WEIGHTS
         if not path.exists():
             return None
@@ -263,7 +269,7 @@ def kept_run(path: Path) -> tuple[KeptGroup, str] | None:
     for folder in path.parents:
         if (folder / RUNS).is_file():
             group, name = KeptResults(folder.parent).group(folder.name), str(path.relative_to(folder))
-            return (group, name) if any(each.name == name for each in group.records) else None
+            return (group, name) if name in group.kinds else None
     return None
 
 
