@@ -79,6 +79,14 @@ def test_the_api_reference_says_what_the_docstrings_say(tmp_path):
     assert (ROOT / "docs" / "api.md").read_text() == expected, "run: python scripts/build_api_reference.py"
 
 
+def test_the_index_of_methods_is_that_of_the_registry(tmp_path):
+    subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "build_methods_index.py"), str(tmp_path / "page.md")], check=True
+    )
+    expected, found = (tmp_path / "page.md").read_text(), (ROOT / "docs" / "methods" / "README.md").read_text()
+    assert found == expected, "run: python scripts/build_methods_index.py"
+
+
 def test_the_curves_of_the_study_are_those_of_its_runs(tmp_path):
     subprocess.run([sys.executable, str(ROOT / "scripts" / "study_figures.py"), str(tmp_path)], check=True)
     drawn = {path.name: path for path in tmp_path.glob("*.png")}

@@ -1,0 +1,37 @@
+"""Writes docs/methods/README.md: every method of the registry with what it needs, from its own settings class."""
+
+import sys
+from pathlib import Path
+
+from e3bm.methods import METHODS
+from e3bm.settings import InnerLoopSettings
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods" / "README.md"
+HEAD = """# Methods
+
+One file each in `src/e3bm/methods`, with settings of its own. `e3bm train --method.name NAME --help` shows what a method can be set to,
+`e3bm presets` the recipes: `paper-*` as published, `small-*` for two cores. Where a method has an inner loop its steps, rounds or layers
+are epochs, and E3BM is a choice of schedules on top of them: `--hyperprior.rate generated --hyperprior.weight generated`.
+A number of a method is in [results](../results.md) once a run has produced it; presets without one have not been trained yet.
+
+"""
+COLUMNS = ("Method", "Name", "What it does", "Takes", "Inner loop", "Setting")
+
+
+def page() -> str:
+    """The page as it should be."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS)]
+    for name in METHODS:
+        settings = METHODS[name].settings
+        own = PAGE.with_name(f"{name}.md")
+        title = f"[{settings.title}]({own.name})" if own.exists() else settings.title
+        sentence = (settings.__doc__ or "").strip().splitlines()[0]
+        about = sentence.partition(": ")[2] or sentence
+        loop = "yes" if issubclass(settings, InnerLoopSettings) else "no"
+        setting = "transductive" if settings.transductive else "inductive"
+        rows.append((title, f"`{name}`", about, settings.needs.takes, loop, setting))
+    return HEAD + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE).write_text(page())
