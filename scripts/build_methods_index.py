@@ -9,10 +9,11 @@ from e3bm.settings import InnerLoopSettings
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods" / "README.md"
 HEAD = """# Methods
 
-One file each in `src/e3bm/methods`, with settings of its own. `e3bm train --method.name NAME --help` shows what a method can be set to,
-`e3bm presets` the recipes: `paper-*` as published, `small-*` for two cores. Where a method has an inner loop its steps, rounds or layers
-are epochs, and E3BM is a choice of schedules on top of them: `--hyperprior.rate generated --hyperprior.weight generated`.
-A number of a method is in [results](../results.md) once a run has produced it; presets without one have not been trained yet.
+One file each in `src/e3bm/methods`, with settings of its own. `e3bm train --method.name NAME --help` shows what a
+method can be set to, `e3bm presets` the recipes: `paper-*` as published, `small-*` for two cores. Where a method has an
+inner loop its steps, rounds or layers are epochs, and E3BM is a choice of schedules on top of them:
+`--hyperprior.rate generated --hyperprior.weight generated`. A number of a method is in [results](../results.md) once a
+run has produced it; presets without one have not been trained yet.
 
 """
 COLUMNS = ("Method", "Name", "What it does", "Takes", "Inner loop", "Setting")
