@@ -34,8 +34,10 @@ def run_train(
     training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
     validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
     with opened(folder, "train", settings, inputs, engine, tensorboard, data.input_shape) as run:
-        tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
         validation = build_tasks(settings, data, backbone, validating, progress, engine)
+        tasks = validation  # where nothing is trained, features of the training classes need not be computed
+        if any(parameter.requires_grad for parameter in learner.parameters()):
+            tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
         meta_train(learner, tasks, validation, settings, run, engine, progress)
     return RunFolder(folder)
 
