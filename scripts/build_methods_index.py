@@ -15,6 +15,10 @@ inner loop its steps, rounds or layers are epochs, and E3BM is a choice of sched
 `--hyperprior.rate generated --hyperprior.weight generated`. A number of a method is in [results](../results.md) once a
 run has produced it; presets without one have not been trained yet.
 
+Most pages begin their commands with `e3bm pretrain`. Pre-trained backbones are kept in `results` and can be named
+instead: `--backbone.pretrained results/fc100/resnet12-half-s0`, `resnet12-half-whitened-s0` for presets with whitened
+features, `conv4-s0` for those with 4CONV.
+
 """
 COLUMNS = ("Method", "Name", "What it does", "Takes", "Inner loop", "Setting")
 
