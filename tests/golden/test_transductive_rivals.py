@@ -35,7 +35,8 @@ def rounds(method, rate, epochs):
 @pytest.mark.parametrize("epochs", [1, 150])
 def test_tim(data, epochs, change):
     scores = rounds(Tim(ReadyFeatures(FEATURES)), 1.0, epochs)(change(tasks(data))).scores
-    close(scores.detach(), data[f"tim_{epochs}"].log_softmax(-1))
+    # Rounding is fed from round to round: after 150 of them other kernels of one machine were 1.2e-10 apart.
+    close(scores.detach(), data[f"tim_{epochs}"].log_softmax(-1), atol=1e-10 if epochs == 1 else 1e-8)
 
 
 @pytest.mark.parametrize("change", [lambda batch: batch, padded])
