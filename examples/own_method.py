@@ -82,6 +82,8 @@ class SquaredSettings(InnerLoopSettings):
     title = "Squared"
 
     name: Literal["squared"] = "squared"
+    rate: float = Field(default=0.5, gt=0)
+    """alpha' of every epoch before training; features have length one, so that this suits any backbone."""
     sharpness: float = Field(default=10.0, gt=0)
     """Factor on the scores."""
 
@@ -102,7 +104,8 @@ class Squared(InnerLoopMethod):
         return cls(parts.encoder, parts.feature_size, parts.ways, settings.sharpness)
 
     def begin(self, batch: TaskBatch) -> SquaredProblem:
-        support, query = self.encoder(batch.support), self.encoder(batch.query)
+        unit = nn.functional.normalize
+        support, query = unit(self.encoder(batch.support), dim=-1), unit(self.encoder(batch.query), dim=-1)
         targets = nn.functional.one_hot(batch.support_labels, batch.ways).to(support.dtype)
         start = self.first.expand(len(batch), -1, -1)
         return SquaredProblem(support, targets, query, start, batch, self.sharpness)

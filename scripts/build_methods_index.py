@@ -12,8 +12,8 @@ HEAD = """# Methods
 One file each in `src/e3bm/methods`, with settings of its own. `e3bm train --method.name NAME --help` shows what a
 method can be set to, `e3bm presets` the recipes: `paper-*` as published, `small-*` for two cores. Where a method has an
 inner loop its steps, rounds or layers are epochs, and E3BM is a choice of schedules on top of them:
-`--hyperprior.rate generated --hyperprior.weight generated`. A number of a method is in [results](../results.md) once a
-run has produced it; presets without one have not been trained yet.
+`--hyperprior.rate generated --hyperprior.weight generated`. A method's numbers appear in [results](../results.md) once
+a run has produced them; presets without one have not been trained yet.
 
 Most pages begin their commands with `e3bm pretrain`. Pre-trained backbones are kept in `results` and can be named
 instead: `--backbone.pretrained results/fc100/resnet12-half-s0`, `resnet12-half-whitened-s0` for presets with whitened

@@ -16,6 +16,7 @@ class Registry(Generic[Entry]):
     def __init__(self, kind: str) -> None:
         self.kind, self.noun = kind, kind.removesuffix("s")
         self._entries: dict[str, Entry] = {}
+        self._broken: dict[str, str] = {}  # plug-ins that could not be loaded, and why
         self._plugins_loaded = False
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
@@ -31,6 +32,8 @@ class Registry(Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         self._load_plugins()
+        if name in self._broken:
+            raise SettingsError(f"The {self.noun} '{name}' cannot be loaded: {self._broken[name]}.")
         if name not in self._entries:
             near = get_close_matches(name, self._entries, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -52,5 +55,9 @@ class Registry(Generic[Entry]):
             return
         self._plugins_loaded = True
         for point in entry_points(group=f"e3bm.{self.kind}"):
-            if point.name not in self._entries:
+            if point.name in self._entries:
+                continue
+            try:
                 self._entries[point.name] = point.load()
+            except Exception as error:  # somebody else's code: it must not break what does not need it
+                self._broken[point.name] = f"its entry point {point.value} fails with {type(error).__name__}: {error}"

@@ -12,7 +12,11 @@ import pytest
 from small_runs import flags, words
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_method.py"
-POINTS = "[e3bm.methods]\nsquared = own_method:Squared\nnearest_example = own_method:NearestExample\n"
+POINTS = """[e3bm.methods]
+squared = own_method:Squared
+nearest_example = own_method:NearestExample
+broken = nowhere:Nothing
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def test_a_method_with_settings_of_its_own_and_e3bm_on_top(e3bm, small_data, tmp
     assert len(both["rates"]) == both["epochs"] == 3
     kept = json.loads((tmp_path / "plain" / "config.json").read_text())["settings"]["method"]
     assert kept == {
-        "name": "squared", "epochs": 3, "test_epochs": None, "rate": 0.01, "order": "second", "sharpness": 5.0,
+        "name": "squared", "epochs": 3, "test_epochs": None, "rate": 0.5, "order": "second", "sharpness": 5.0,
     }  # fmt: skip
 
 
@@ -82,11 +86,20 @@ def test_its_help_shows_its_own_options_and_no_hyperprior(e3bm):
     assert "--method.sharpness" in e3bm("train", "--method.name", "squared", "--help").stdout
 
 
+def test_a_broken_package_breaks_only_its_own_method(e3bm, small_data, tmp_path):
+    told = e3bm("train", "--run", tmp_path / "run", *own(small_data, "broken"), code=2).stderr
+    assert "The method 'broken' cannot be loaded: its entry point nowhere:Nothing fails with ModuleNotFound" in told
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "sentence"),
     [
-        ("nearest_example", ("--method.epochs", "3"), "Unrecognized options: --method.epochs"),
-        ("nearest_example", ("--hyperprior.weight", "equal"), "--hyperprior.weight"),
+        ("nearest_example", ("--method.epochs", "3"), "Nearest example has no option --method.epochs; it has none."),
+        (
+            "nearest_example",
+            ("--hyperprior.weight", "equal"),
+            "no inner loop, so there is no alpha and no v",
+        ),
         ("squared", ("--method.sharpness", "-1"), "method.sharpness: Input should be greater than 0"),
         ("squared", ("--method.head", "cosine"), "--method.sharpness"),  # the list of what it has
     ],

@@ -57,7 +57,7 @@ def test_the_table_says_what_it_compares(found):
     table = comparison_table(found)
     assert table.columns == COLUMNS
     text = table.text()
-    assert "differences to nearest class mean (resnet12 x0.5 whitened)" in text
+    assert "differences to nearest class mean, resnet12 x0.5 whitened" in text
     assert "SIB+E3BM (fc transductive)" in text
     assert len(table.rows) == len(found)
 

@@ -12,7 +12,7 @@ COMMANDS = {
     "export": "a model file as ONNX, checked",
     "presets": "named settings: the paper's rows and small-budget versions",
     "pretrain": "train a backbone on the meta-training classes",
-    "train": "meta-train MAML, MTL or SIB, with or without E3BM",
+    "train": "meta-train a method, with or without E3BM",
     "test": "accuracy of runs on the same hashed episodes, with paired differences",
     "serve": "an HTTP API and a page: drop photos into classes, fit, ask",
     "ablate": "the paper's ablations of alpha, v and the hyperprior, one report",

@@ -1,5 +1,6 @@
 """All methods that have runs on one data set, in one table: the same episodes, sorted, paired with one of them."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,13 @@ from e3bm.runs.result import ALONE, Result
 
 COLUMNS = (
     "Method", "Backbone", "Accuracy %", "Difference %", "NLL", "ECE %", "Setting", "Parameters", "Training",
-    "ms a task", "Seeds",
+    "ms a task", "Seeds", "Run",
 )  # fmt: skip
-TIMES = "Training: all seeds together; times were measured once, on machines that did other work too."
+TRAINED_ON = "Trained on"
+TIMES = (
+    "Training: the steps of all seeds, without validations; times were measured once, on machines that did other work"
+    " too. Run: its name without the seed."
+)
 WHOLE = ("none", ALONE, "alpha generated, v generated")
 
 
@@ -81,15 +86,25 @@ def comparison_table(results: Sequence[Result]) -> Table:
     first = results[0]
     task = task_words(first.ways, first.shots, first.queries)
     partner = next(result for result in results if result.paired_with is None)
-    named = f"{partner.method} ({partner.backbone})"
-    caption = f"{data_words(first)}, {task}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
+    named = f"{_named(partner)}, {partner.backbone}"
+    several = len({result.trained_on for result in results}) > 1
+    data = f"{first.dataset} {first.split}" if several else data_words(first)
+    caption = f"{data}, {task}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
     caption += f"differences to {named}"
     notes = [
         (STAR, any(result.excludes_zero for result in results)),
         (DAGGER, any(result.transductive_batchnorm for result in results)),
         (TIMES, True),
     ]
-    return Table(COLUMNS, tuple(map(_cells, results)), caption, tuple(note for note, needed in notes if needed))
+    shown = tuple(note for note, needed in notes if needed)
+    if not several:
+        return Table(COLUMNS, tuple(map(_cells, results)), caption, shown)
+    rows = tuple((*_cells(result), Cell(result.trained_on)) for result in results)
+    return Table((*COLUMNS, TRAINED_ON), rows, caption, shown)
+
+
+def _named(result: Result) -> str:
+    return result.method + ("" if result.hyperprior == "none" else f" ({result.hyperprior})")
 
 
 def _cells(result: Result) -> tuple[Cell, ...]:
@@ -97,9 +112,8 @@ def _cells(result: Result) -> tuple[Cell, ...]:
     if result.paired_difference is not None:
         difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}" + " *" * result.excludes_zero
     models = len(result.seeds) if result.seeds else 1
-    kind = "" if result.hyperprior == "none" else f" ({result.hyperprior})"
     return (
-        Cell(f"{result.method}{kind}"),
+        Cell(_named(result)),
         Cell(result.backbone),
         Cell(plus_minus(result.accuracy, result.ci), number=True),
         Cell(difference, number=True),
@@ -110,4 +124,5 @@ def _cells(result: Result) -> tuple[Cell, ...]:
         Cell(duration(result.train_seconds), number=True),
         Cell(f"{1000 * result.seconds / models / result.episodes:.1f}", number=True),
         Cell(str(models), number=True),
+        Cell(re.sub(r"-s\d+$", "", result.run.split(", ")[0])),
     )

@@ -1,10 +1,15 @@
 """`e3bm compare`."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e3bm.cli.console import parse, print_json
+
+if TYPE_CHECKING:
+    from e3bm.runs.result import Result
 
 STUDIES = "study"  # settings that were tried on validation classes: not methods of their own
 
@@ -35,6 +40,19 @@ class Options:
     """A list of results, best first."""
 
 
+def _name_the_missing(found: "list[list[Result]]", options: Options) -> None:
+    """Say which of the runs that were named are in no table, and how they would be."""
+    from e3bm.runs.folder.run import find_run_folders
+
+    shown = {name for results in found for result in results for name in result.run.split(", ")}
+    for path in find_run_folders(options.runs) if options.runs else []:
+        if path.resolve().name not in shown:
+            first = found[0][0]
+            command = f"e3bm test {path} --dataset {first.dataset} --split {first.split} --episodes {first.episodes} "
+            command += f"--ways {first.ways} --shots {first.shots} --queries {first.queries}"
+            print(f"{path} is in no table: it was not tested on these episodes; run: {command}", file=sys.stderr)
+
+
 def run(words: Sequence[str]) -> int:
     about = "All methods that have runs on a data set in one table: the same episodes, sorted by accuracy, paired with"
     about += " one of them; with calibration, parameters and cost."
@@ -56,6 +74,7 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print_json([result.as_json() for results in found for result in results])
         return 0
+    _name_the_missing(found, options)
     tables = [comparison_table(results) for results in found]
     print("\n\n".join(table.markdown() if options.markdown else table.text() for table in tables))
     return 0

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import parse, print_json
+from e3bm.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "report", "One self-contained HTML page and figures from run folders.")
+    if not options.runs:
+        raise SettingsError("Name at least one run folder to report on.")
     from e3bm.report.page import report
 
     page = report(list(options.runs), options.out)

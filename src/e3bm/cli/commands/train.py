@@ -39,13 +39,8 @@ def run(words: Sequence[str]) -> int:
     if chosen not in (None, method.name):
         method = read_settings(METHODS[str(chosen)].settings, {})
     kind, start = _options_with(method, default)
-    try:
-        parsed = parse(kind, rest, "train", about, start)
-    except SettingsError as error:
-        if "--method." not in str(error):
-            raise
-        own = ", ".join(f"--method.{name.replace('_', '-')}" for name in type(method).model_fields if name != "name")
-        raise SettingsError(f"{error} {method.title} has {own}.") from None
+    _check_own(method, rest)
+    parsed = parse(kind, rest, "train", about, start)
     settings = read_settings(TrainSettings, parsed.settings.model_dump())
     check_pretrained(words, settings)
     from e3bm.cli.console import show_best
@@ -58,10 +53,24 @@ def run(words: Sequence[str]) -> int:
 
 def _method_named(words: Sequence[str]) -> str | None:
     """The value of --method.name, which decides which other flags there are."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         if word.partition("=")[0] == "--method.name":
             return word.partition("=")[2] or following
     return None
+
+
+def _check_own(method: MethodSettings, words: Sequence[str]) -> None:
+    """Refuse options that the method does not have, with those that it has."""
+    own = [f"--method.{name.replace('_', '-')}" for name in type(method).model_fields if name != "name"]
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag.startswith("--method.") and flag not in ("--method.name", *own):
+            has = f"it has {', '.join(own)}" if own else "it has none"
+            raise SettingsError(f"{method.title} has no option {flag}; {has}.")
+        if flag.startswith("--hyperprior.") and not isinstance(method, InnerLoopSettings):
+            raise SettingsError(
+                f"{method.title} has no inner loop, so there is no alpha and no v to set; leave out {flag}."
+            )
 
 
 def _options_with(method: MethodSettings, default: TrainSettings) -> tuple[type[Options], Options]:

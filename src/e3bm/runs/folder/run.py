@@ -144,6 +144,8 @@ class Run:
             done = [epoch + (line.get("split") == "val") for line, epoch in epochs]
         else:
             done = [line["step"] for line in self.metrics if finite(line.get("step"))]
+        if self.kind == "train" and done == [0]:  # nothing to train: validated once, as it is
+            return 0, 0
         wanted = self.setting("epochs" if self.kind == "pretrain" else "optimiser.steps")
         return (max(done) if done else None), (wanted if finite(wanted) else None)
 

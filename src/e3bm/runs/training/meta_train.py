@@ -88,7 +88,10 @@ def _keep_as_it_is(
     checkpoints = Checkpoints(run.path)
     if checkpoints.has("best"):
         return
-    progress.say(f"{settings.title} has nothing to train here; it is validated as it is.")
+    progress.say(
+        f"{settings.title} has nothing to train on a frozen backbone; it is validated as it is. "
+        "backbone.adapt full would train its features."
+    )
     with stage(progress, f"validate {settings.title}", settings.validation.episodes):
         found = evaluate(
             learner, validation, settings.validation.episodes, engine=engine, epochs=settings.test_epochs,
