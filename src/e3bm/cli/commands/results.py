@@ -19,7 +19,7 @@ class Options:
     """list: what is kept; add: keep tested run folders; unpack: make run folders of what is kept; check: compare every
     file with the manifest, and every accuracy with the answers behind it."""
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """add: run folders; unpack: places such as fc100/NAME; list: a group or a part of one."""
+    """add: run folders; unpack: places such as fc100/NAME; list: a group, or how the places of runs begin."""
     results: Path = Path("results")
     """Folder of kept results."""
     out: Path | None = None
@@ -45,7 +45,12 @@ def _list(options: Options) -> int:
     from e3bm.runs.kept.store import KeptResults
 
     kept = KeptResults(options.results)
-    runs = [run for under in options.names or ("",) for run in kept.runs(under)]
+    if not kept.exists:
+        raise CheckpointError(f"There are no kept results in {options.results}.")
+    wanted = tuple(str(name).removeprefix(f"{options.results}/") for name in options.names)
+    runs = [run for run in kept.runs() if not wanted or str(run.path.relative_to(options.results)).startswith(wanted)]
+    if not runs:
+        raise SettingsError(f"No kept run's place begins with {' or '.join(wanted)}; groups: {', '.join(kept.groups)}.")
     if options.json:
         print_json([str(run.path.relative_to(options.results)) for run in runs])
         return 0
