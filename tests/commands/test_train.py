@@ -137,7 +137,9 @@ def test_wrong_settings_are_one_sentence(small_data, tmp_path, capsys, wrong, re
 
 def test_unknown_flags_are_refused(small_data, tmp_path, capsys):
     assert train(tmp_path / "run", flags(small_data, "mtl"), "--method.epoch", "3") == 2
-    assert "--method.epoch, 3. Perhaps you meant --method.epochs" in one_sentence(capsys)
+    told = one_sentence(capsys)
+    assert "MTL has no option --method.epoch; it has --method.epochs, --method.test-epochs" in told
+    assert told.endswith("Perhaps you meant --method.epochs.")
 
 
 def limited_to(size):

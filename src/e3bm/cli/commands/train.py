@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,8 +66,10 @@ def _check_own(method: MethodSettings, words: Sequence[str]) -> None:
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         if flag.startswith("--method.") and flag not in ("--method.name", *own):
+            near = get_close_matches(flag, own, 1)
+            hint = f" Perhaps you meant {near[0]}." if near else ""
             has = f"it has {', '.join(own)}" if own else "it has none"
-            raise SettingsError(f"{method.title} has no option {flag}; {has}.")
+            raise SettingsError(f"{method.title} has no option {flag}; {has}.{hint}")
         if flag.startswith("--hyperprior.") and not isinstance(method, InnerLoopSettings):
             raise SettingsError(
                 f"{method.title} has no inner loop, so there is no alpha and no v to set; leave out {flag}."
