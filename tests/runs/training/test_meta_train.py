@@ -10,7 +10,9 @@ from e3bm.interruption import Interrupted, time_limit
 from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
-from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.evaluation.evaluate import Evaluation
+from e3bm.runs.folder.checkpoint import Checkpoints, Continuation
+from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.meta_train import meta_step
 from e3bm.runs.training.optimisers import build_optimiser
@@ -203,3 +205,74 @@ def test_processes_that_see_different_checkpoints_are_told_to_share_the_folder(s
 def test_validation_on_the_training_classes_where_there_are_no_others(small_data, tmp_path):
     run = run_train(settings(small_data, "mtl", validation__split="train"), tmp_path / "run")
     assert Checkpoints(run.path).has("best")
+
+
+@pytest.mark.parametrize("bound", ["clip", "clip_each", "clip_elements"])
+def test_a_step_is_bounded_as_the_settings_say(small_data, bound):
+    """By SGD's first step, 1.9 x the learning rate x the gradient; the gradient itself is far longer."""
+    unbounded = {"optimiser__kind": "sgd", "optimiser__clip": None}
+
+    def moved(**changes):
+        wanted, learner, tasks, optimiser = prepared(small_data, "maml", **{**unbounded, **changes})
+        before = [parameter.detach().clone() for parameter in learner.parameters()]
+        meta_step(learner, tasks.load(range(3)), optimiser, wanted, 0, Engine())
+        each = [parameter.detach() - old for parameter, old in zip(learner.parameters(), before, strict=True)]
+        length = {
+            "clip": torch.cat([part.flatten() for part in each]).norm(),
+            "clip_each": torch.stack([part.norm() for part in each]).max(),
+            "clip_elements": torch.stack([part.abs().max() for part in each]).max(),
+        }[bound]
+        return float(length) / (1e-3 * 1.9)
+
+    limit = 1e-4
+    assert moved() > 10 * limit
+    assert moved(**{f"optimiser__{bound}": limit}) == pytest.approx(limit, rel=1e-2)  # torch adds 1e-6 to a length
+
+
+class OneOfTwo(Engine):
+    """A process that keeps what it would have sent: the gradients of its share."""
+
+    def sum_gradients(self, parameters):
+        object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in parameters])
+
+    def gather(self, mine, total, dim=0):
+        return mine
+
+    def agree(self, value):
+        return value
+
+
+def test_shares_of_any_size_add_up_to_the_gradient_of_the_whole(small_data):
+    """Three tasks on two processes are two and one: their means must not count alike."""
+
+    def gradients(numbers):
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", optimiser__clip=None)
+        engine = OneOfTwo()
+        meta_step(learner, tasks.load(numbers), optimiser, wanted, 0, engine)
+        return engine.sent
+
+    whole, first, second = gradients([0, 1, 2]), gradients([0, 2]), gradients([1])
+    for all_of_it, one, other in zip(whole, first, second, strict=True):
+        torch.testing.assert_close(one + other, all_of_it, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(first[0] * 3 / 2, second[0] * 3)
+
+
+@pytest.mark.parametrize(("found", "best"), [((50.0, 50.0), [True, False]), ((40.0, 60.0), [True, True])])
+def test_the_first_of_equals_stays_the_best(small_data, tmp_path, found, best):
+    _, learner, _, optimiser = prepared(small_data, "mtl")
+    place = Continuation(learner, optimiser, RunFolder(tmp_path / "run"), Engine(), 2)
+    assert [place.judge(accuracy) for accuracy in found] == best
+    assert place.best == max(found)
+
+
+def test_a_worse_validation_does_not_replace_the_best(small_data, tmp_path, monkeypatch):
+    """Whatever the order of accuracies, `best` is the first step with the highest."""
+    accuracies = iter([40.0, 70.0, 30.0, 70.0, 60.0, 10.0])
+    summary = Evaluation.summary
+    monkeypatch.setattr(Evaluation, "summary", lambda self: summary(self) | {"accuracy": next(accuracies)})
+    run_train(settings(small_data, "mtl", optimiser__steps=6, validation__every=1), tmp_path / "run")
+    assert [line["best"] for line in lines(tmp_path / "run", "metrics") if line["split"] == "val"] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
+    state = Checkpoints(tmp_path / "run").state("best")
+    assert (state["step"], state["best"]) == (2, 70.0)
