@@ -34,7 +34,9 @@ LIST = ROOT / "scripts" / "mutants.toml"
 RATE = 0.95
 SECONDS = 240  # a mutant may turn a loop into an endless one
 COPIED, LEFT_OUT = ("src", "tests", "pyproject.toml"), (".git", ".venv", ".hypothesis", "dist", "build")
-PASSED, FAILED, BROKEN = 0, 1, 2  # pytest's exit codes; a mutant that cannot even be imported breaks the collection
+# pytest's exit codes, moved away from those of a process that breaks before it; a mutant that cannot even be imported
+# breaks the collection.
+PASSED, FAILED, BROKEN = 100, 101, 102
 FIRST_FAILURE = """
 from hypothesis import Phase, settings  # one failing example kills: none is made smaller
 
@@ -96,7 +98,7 @@ def copied(place: Path) -> Path:
     return place
 
 
-def tested(tree: Path, tests: Sequence[str], seconds: float = SECONDS) -> int | None:
+def exit_code(tree: Path, tests: Sequence[str], seconds: float = SECONDS) -> int | None:
     """The exit code of pytest in a tree, or None if time ran out."""
     process = FORKED.Process(target=_pytest, args=(tree, tuple(tests)))
     process.start()
@@ -116,10 +118,11 @@ def _pytest(tree: Path, tests: Sequence[str]) -> None:
         os.dup2(silence, stream)
     os.chdir(tree)
     os.environ["PYTHONPATH"] = str(tree / "src")  # for processes that tests start
+    sys.dont_write_bytecode = False  # the next mutant has one file to compile
     sys.path[:0] = [str(tree / "src"), str(tree)]
     import pytest
 
-    sys.exit(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *tests]))
+    sys.exit(PASSED + pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *tests]))
 
 
 def outcome(tree: Path, mutant: Mutant) -> str:
@@ -134,12 +137,12 @@ def outcome(tree: Path, mutant: Mutant) -> str:
 
     write(mutant.applied(whole))
     try:
-        code = tested(tree, mutant.tests)
+        code = exit_code(tree, mutant.tests)
     finally:
         write(whole)
-    if code not in (PASSED, FAILED, BROKEN, None):
-        raise SystemExit(f"{mutant.name}: pytest ended with code {code}; do its tests exist?")
-    return {PASSED: "survived", None: "timed out"}.get(code, "killed")
+    if code is not None and code not in (PASSED, FAILED, BROKEN) and code >= 0:
+        raise SystemExit(f"{mutant.name}: its tests could not be run (exit code {code}).")
+    return {PASSED: "survived", None: "timed out"}.get(code, "killed")  # below zero: by a signal
 
 
 def run(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, str]]:
@@ -159,7 +162,7 @@ def run(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, str]]
 
         print(f"{len(mutants)} mutants; first their tests without any ...", flush=True)
         tree, tests = trees.get(), sorted({test for mutant in mutants for test in mutant.tests})
-        if tested(tree, tests, len(tests) * SECONDS) != PASSED:
+        if exit_code(tree, tests, len(tests) * SECONDS) != PASSED:
             raise SystemExit("The tests do not pass in an unchanged copy: mend them first.")
         trees.put(tree)
         yield from zip(mutants, pool.map(one, mutants), strict=True)
@@ -170,18 +173,16 @@ def chosen(mutants: Sequence[Mutant], only: Sequence[str], sample: int | None, s
     return found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
 
 
-def keep(path: Path, outcomes: dict[str, str], seconds: float) -> None:
+def keep(path: Path, outcomes: dict[str, str]) -> None:
     """Merge what was found into a file; mutants that are not in the list any more leave it."""
-    before = json.loads(path.read_text()) if path.exists() else {"outcomes": {}, "seconds": {}}
-    names = [mutant.name for mutant in listed()]
-    merged = {name: (before["outcomes"] | outcomes)[name] for name in names if name in before["outcomes"] | outcomes}
+    known = (json.loads(path.read_text())["outcomes"] if path.exists() else {}) | outcomes
+    merged = {mutant.name: known[mutant.name] for mutant in listed() if mutant.name in known}
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     survived = [name for name, found in merged.items() if found == "survived"]
     record = {
         "commit": commit.stdout.strip(),
         "mutants": len(merged),
         "killed": len(merged) - len(survived),
-        "seconds": round(seconds, 1),
         "outcomes": merged,
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -189,6 +190,7 @@ def keep(path: Path, outcomes: dict[str, str], seconds: float) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", type=Path, default=LIST, help="of mutants")
     parser.add_argument("--only", action="append", default=[], help="a word of the file or name; may be repeated")
     parser.add_argument("--sample", type=int, help="draw so many")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
@@ -198,7 +200,7 @@ def main() -> int:
     # Nothing of this machine's data: what kills a mutant must be the same everywhere.
     os.environ.pop("E3BM_TEST_DATA", None)
     os.environ["OMP_NUM_THREADS"] = "1"
-    mutants = chosen(listed(), settings.only, settings.sample, settings.seed)
+    mutants = chosen(listed(settings.list), settings.only, settings.sample, settings.seed)
     started, outcomes, unexplained = time.monotonic(), {}, []
     for mutant, found in run(mutants, settings.workers):
         outcomes[mutant.name] = found
@@ -207,7 +209,7 @@ def main() -> int:
             unexplained.append(mutant.name)
     seconds = time.monotonic() - started
     if settings.out is not None:
-        keep(settings.out, outcomes, seconds)
+        keep(settings.out, outcomes)
     killed = sum(found != "survived" for found in outcomes.values())
     print(f"\n{killed} of {len(outcomes)} killed in {seconds / 60:.1f} minutes; survivors:")
     for mutant in mutants:

@@ -81,9 +81,9 @@ def write_data(folder: Path, poisoned: str = "") -> None:
             writer.finish([f"{name} class {number}" for number in range(classes)], splits)
 
 
-def write_backbone(path: Path, channels: int = 3) -> None:
+def write_backbone(path: Path, channels: int = 3, seed: int = 5) -> None:
     """Weights of a backbone that was trained elsewhere, as far as anybody can tell."""
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     backbone = build("conv4", width=0.25, channels=channels, image_size=SIZE)
     safetensors.torch.save_file(backbone.state_dict(), path)
 
