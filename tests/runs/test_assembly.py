@@ -78,3 +78,20 @@ def test_mixing_and_constraint_are_those_of_the_settings(small_data):
     assert not any(parameter.detach().any() for parameter in scaled.generator.parameters())  # Delta starts at zero
     residual = hyperprior(small_data, "mtl+e3bm", generator="fc", mixing="residual")
     assert any(parameter.detach().any() for parameter in residual.generator.parameters())
+
+
+@pytest.mark.parametrize("method", ["mtl", "maml", "sib"])
+def test_the_seed_alone_decides_where_a_learner_starts(small_data, method):
+    """Whatever was drawn before; what the backbone brings along is not a learner's to draw."""
+
+    def start(seed, drawn):
+        wanted = settings(small_data, method, seed=seed)
+        data = open_data(wanted.data)
+        torch.manual_seed(99)
+        backbone = build_backbone(wanted.backbone, *data.input_shape)
+        torch.rand(drawn)
+        return {name: value.clone() for name, value in build_learner(wanted, backbone).named_parameters()}
+
+    one, same, other = start(0, 0), start(0, 7), start(1, 0)
+    assert all(torch.equal(value, same[name]) for name, value in one.items())
+    assert any(not torch.equal(value, other[name]) for name, value in one.items())

@@ -118,3 +118,12 @@ def test_every_episode_is_evaluated_once_and_in_order(small_data):
             alone = tasks.load([number])
             right = (learner.eval()(alone).scores.argmax(-1) == alone.query_labels).double().mean()
             assert float(together.accuracy[number]) == pytest.approx(100 * float(right), abs=1e-9)
+
+
+def test_no_graph_is_kept(small_data):
+    """In any method: what is evaluated has no gradients outside of the inner loop."""
+    learner, tasks, _ = model_and_tasks(small_data, "mtl+e3bm")
+    kept = []
+    learner.register_forward_hook(lambda module, inputs, trace: kept.append(trace.scores.requires_grad))
+    evaluate(learner, tasks, 3, batch=1)
+    assert kept == [False] * 3

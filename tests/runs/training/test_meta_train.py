@@ -14,6 +14,7 @@ from e3bm.runs.evaluation.evaluate import Evaluation
 from e3bm.runs.folder.checkpoint import Checkpoints, Continuation
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.tasks import episode_sampler, open_data
+from e3bm.runs.training import train as training
 from e3bm.runs.training.meta_train import meta_step
 from e3bm.runs.training.optimisers import build_optimiser
 from e3bm.runs.training.train import build_tasks, run_train
@@ -276,3 +277,39 @@ def test_a_worse_validation_does_not_replace_the_best(small_data, tmp_path, monk
     ]  # fmt: skip
     state = Checkpoints(tmp_path / "run").state("best")
     assert (state["step"], state["best"]) == (2, 70.0)
+
+
+def test_a_step_owes_nothing_to_the_gradient_of_the_one_before(small_data):
+    def last_gradient(*batches):
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", optimiser__kind="sgd", optimiser__theta=0.0)
+        for numbers in batches:
+            engine = OneOfTwo()
+            meta_step(learner, tasks.load(numbers), optimiser, wanted, 0, engine)
+        return engine.sent
+
+    assert_equal(last_gradient([0, 1, 2], [3, 4, 5]), last_gradient([3, 4, 5]))
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0, 1.0), (4, 0.5), (9, 0.25)])
+def test_a_step_is_as_long_as_the_schedule_has_it(small_data, step, factor):
+    """SGD's first step at a later number: the learning rates are those of that number."""
+
+    def moved(step):
+        changes = {"kind": "sgd", "clip": None, "schedule": "step", "step_every": 4, "step_factor": 0.5}
+        changes = {f"optimiser__{name}": value for name, value in changes.items()}
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", **changes)
+        before = [parameter.detach().clone() for parameter in learner.parameters()]
+        meta_step(learner, tasks.load(range(3)), optimiser, wanted, step, Engine())
+        return [parameter.detach() - old for parameter, old in zip(learner.parameters(), before, strict=True)]
+
+    for found, first in zip(moved(step), moved(0), strict=True):
+        torch.testing.assert_close(found, factor * first, rtol=1e-6, atol=1e-15)
+
+
+def test_training_is_in_training_mode_whatever_the_learner_was_in(small_data, tmp_path, monkeypatch):
+    modes = []
+    monkeypatch.setattr(training, "build_learner", lambda *a, **b: build_learner(*a, **b).eval())
+    step = lambda learner, *rest: modes.append(learner.training) or meta_step(learner, *rest)
+    monkeypatch.setattr("e3bm.runs.training.meta_train.meta_step", step)
+    run_train(settings(small_data, "mtl", optimiser__steps=3, validation__every=1), tmp_path / "run")
+    assert modes == [True] * 3

@@ -144,3 +144,15 @@ def test_only_matrices_are_decayed(small_data, tmp_path, monkeypatch):
     assert decayed
     assert others
     assert min(parameter.ndim for parameter in decayed) > 1 >= max(parameter.ndim for parameter in others)
+
+
+def test_training_goes_on_in_training_mode_after_a_validation(small_data, tmp_path, monkeypatch):
+    """Whatever the validation did to the network: running statistics count every step."""
+
+    def looked(backbone, *_):
+        backbone.eval()
+        return 50.0, 1.0
+
+    monkeypatch.setattr("e3bm.runs.training.pretrain.few_shot_accuracy", looked)
+    run = run_pretrain(pretrain_settings(small_data, epochs=3), tmp_path / "run")
+    assert int(Checkpoints(run.path).weights("last")["backbone.blocks.0.norm.num_batches_tracked"]) == 3 * 4
