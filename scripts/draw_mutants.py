@@ -25,7 +25,9 @@ OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast
 def edits(parent: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
     """Expressions, and what may stand in their place."""
     for child in ast.iter_child_nodes(parent):
-        if isinstance(child, SKIPPED) or (isinstance(parent, ast.FunctionDef) and child is parent.returns):
+        aside = [parent.returns, *parent.decorator_list] if isinstance(parent, ast.FunctionDef) else []
+        aside += parent.decorator_list if isinstance(parent, ast.ClassDef) else []
+        if isinstance(child, SKIPPED) or child in aside:
             continue
         # An axis or an index that is out by one only ends in torch's own error.
         plain = isinstance(parent, ast.Call | ast.Subscript | ast.Slice | ast.Tuple | ast.UnaryOp)
@@ -64,12 +66,12 @@ def drawn(path: str, wanted: int, seed: int) -> list[tuple[str, str]]:
     source = (PACKAGE / path).read_text()
     rows, found = source.splitlines(), {}
     for node, other in edits(ast.parse(source)):
-        start, stop = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
+        start, stop = node.lineno - 1, node.end_lineno - 1
         row = rows[start]
         if start != stop or source.count(row.strip()) != 1:
             continue
         # Columns count bytes.
-        before, after = row.encode()[: node.col_offset].decode(), row.encode()[node.end_col_offset :].decode()  # type: ignore[attr-defined]
+        before, after = row.encode()[: node.col_offset].decode(), row.encode()[node.end_col_offset :].decode()
         found[row.strip(), f"{before}{ast.unparse(other)}{after}".strip()] = None
     return random.Random(f"{seed}/{path}").sample(list(found), min(wanted, len(found)))
 

@@ -234,7 +234,9 @@ class OneOfTwo(Engine):
     """A process that keeps what it would have sent: the gradients of its share."""
 
     def sum_gradients(self, parameters):
-        object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in parameters])
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        super().sum_gradients(trained)
+        object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in trained])
 
     def gather(self, mine, total, dim=0):
         return mine
@@ -313,3 +315,43 @@ def test_training_is_in_training_mode_whatever_the_learner_was_in(small_data, tm
     monkeypatch.setattr("e3bm.runs.training.meta_train.meta_step", step)
     run_train(settings(small_data, "mtl", optimiser__steps=3, validation__every=1), tmp_path / "run")
     assert modes == [True] * 3
+
+
+def test_what_is_random_in_a_model_is_a_function_of_seed_and_step(small_data):
+    """Methods of others may draw where they are: the same step draws the same, whatever was drawn before it."""
+
+    def drawn(step, seed=0, before=0):
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", seed=seed)
+        numbers = []
+        learner.register_forward_pre_hook(lambda *_: numbers.append(float(torch.rand(()))))
+        torch.rand(before)
+        meta_step(learner, tasks.load(range(3)), optimiser, wanted, step, Engine())
+        return numbers[0]
+
+    assert drawn(2) == drawn(2, before=7)
+    assert len({drawn(2), drawn(3), drawn(2, seed=1)}) == 3
+
+
+def test_a_process_without_tasks_adds_nothing(small_data):
+    """With more processes than tasks some have none; they take the others' step all the same."""
+
+    class Follower(OneOfTwo):
+        def agree(self, value):
+            return 2  # of the leader's tasks, support and queries passed
+
+        def gather(self, mine, total, dim=0):
+            assert mine.shape[dim] == 0
+            return mine.new_ones(*mine.shape[:dim], total, *mine.shape[dim + 1 :])
+
+    wanted, learner, _, optimiser = prepared(small_data, "mtl-scaled")
+    engine = Follower()
+    _, (loss, _) = meta_step(learner.train(), None, optimiser, wanted, 0, engine)
+    assert loss == 1.0  # the others'
+    assert not any(gradient.any() for gradient in engine.sent)
+
+
+def test_what_has_nothing_to_train_is_kept_as_the_best(small_data, tmp_path):
+    run = run_train(settings(small_data, "nearest_mean"), tmp_path / "run")
+    (line,) = run.lines("metrics")
+    assert (line["step"], line["split"], line["best"]) == (0, "val", True)
+    assert Checkpoints(run.path).state("best")["step"] == Checkpoints(run.path).state("last")["step"] == 12

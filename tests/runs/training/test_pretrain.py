@@ -156,3 +156,9 @@ def test_training_goes_on_in_training_mode_after_a_validation(small_data, tmp_pa
     monkeypatch.setattr("e3bm.runs.training.pretrain.few_shot_accuracy", looked)
     run = run_pretrain(pretrain_settings(small_data, epochs=3), tmp_path / "run")
     assert int(Checkpoints(run.path).weights("last")["backbone.blocks.0.norm.num_batches_tracked"]) == 3 * 4
+
+
+def test_every_tenth_step_and_the_last_are_logged(small_data, tmp_path):
+    run = run_pretrain(pretrain_settings(small_data, epochs=4), tmp_path / "run")
+    training = [line for line in run.lines("metrics") if line["split"] == "train"]
+    assert [(line["step"], line["epoch"]) for line in training] == [(10, 2), (16, 3)]
