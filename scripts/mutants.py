@@ -46,7 +46,9 @@ settings.load_profile("mutants")
 CLOCK = count(1_000_000_000)
 # Forks of a process that has imported what is slow to import and is not ours.
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["torch", "numpy", "pydantic", "PIL.Image", "safetensors.torch", "beartype"])
+FORKED.set_forkserver_preload(
+    ["torch", "pydantic", "PIL.Image", "safetensors.torch", "beartype", "pytest", "hypothesis"]
+)
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,11 @@ def copied(place: Path) -> Path:
     return place
 
 
-def exit_code(tree: Path, mutant: Mutant) -> int | None:
-    """The exit code of a mutant's tests in a tree, or None if time ran out."""
-    process = FORKED.Process(target=_pytest, args=(tree, mutant.tests, mutant.select))
+def exit_code(tree: Path, tests: Sequence[str], select: str, *, seconds: float) -> int | None:
+    """The exit code of tests in a tree, or None if time ran out."""
+    process = FORKED.Process(target=_pytest, args=(tree, tests, select))
     process.start()
-    process.join(SECONDS)
+    process.join(seconds)
     if process.exitcode is None:
         os.killpg(process.pid or 0, signal.SIGKILL)
         process.join()
@@ -127,6 +129,7 @@ def _pytest(tree: Path, tests: Sequence[str], select: str) -> None:
     import pytest
 
     words = ["-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", "-k", select]
+    words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that were imported before
     sys.exit(PASSED + pytest.main([*words, *tests]))
 
 
@@ -142,12 +145,20 @@ def outcome(tree: Path, mutant: Mutant) -> str:
 
     write(mutant.applied(whole))
     try:
-        code = exit_code(tree, mutant)
+        code = exit_code(tree, mutant.tests, mutant.select, seconds=SECONDS)
     finally:
         write(whole)
     if code is not None and code not in (PASSED, FAILED, BROKEN) and code >= 0:
         raise SystemExit(f"{mutant.name}: its tests could not be run (exit code {code}).")
     return {PASSED: "survived", None: "timed out"}.get(code, "killed")  # below zero: by a signal
+
+
+def _selections(mutants: Sequence[Mutant]) -> dict[tuple[str, ...], str]:
+    """The words that select all that mutants with the same tests select; none where one of them takes all."""
+    words: dict[tuple[str, ...], set[str]] = {}
+    for mutant in mutants:
+        words.setdefault(mutant.tests, set()).add(mutant.select)
+    return {tests: "" if "" in each else " or ".join(sorted(each)) for tests, each in words.items()}
 
 
 def run(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, str]]:
@@ -166,9 +177,9 @@ def run(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, str]]
                 trees.put(tree)
 
         print(f"{len(mutants)} mutants; first their tests without any ...", flush=True)
-        for mutant in {(mutant.tests, mutant.select): mutant for mutant in mutants}.values():
-            if exit_code(tree := trees.get(), mutant) != PASSED:
-                raise SystemExit(f"{' '.join(mutant.tests)}: these tests do not pass in an unchanged copy.")
+        for tests, selected in _selections(mutants).items():
+            if exit_code(tree := trees.get(), tests, selected, seconds=10 * SECONDS) != PASSED:
+                raise SystemExit(f"{' '.join(tests)}: these tests do not pass in an unchanged copy.")
             trees.put(tree)
         yield from zip(mutants, pool.map(one, mutants), strict=True)
 
