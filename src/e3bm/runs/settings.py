@@ -103,6 +103,8 @@ class HyperpriorSettings(Settings):
     """Keep trained alpha and v inside (0, 1)."""
     detach: bool = False
     """Stop gradients at the generator's inputs."""
+    familiar: bool = False
+    """Go back to the fixed alpha and v of before training on tasks unlike those of training (with 'stats')."""
     kl: float = Field(default=0.0, ge=0)
     """Coefficient of the KL term between generated and base values."""
 
@@ -118,6 +120,8 @@ class HyperpriorSettings(Settings):
             raise ValueError("the 'stats' summary replaces the embedding; set embedding off or choose another summary")
         if self.mixing == "scaled" and self.weight == "generated" and self.weight_start == "last":
             raise ValueError("a zero cannot be scaled: with mixing 'scaled' use weight_start 'equal'")
+        if self.familiar and not (self.generated and self.summary == "stats"):
+            raise ValueError("familiar needs generated alpha or v and the summary 'stats', which says how a task looks")
         return self
 
 
@@ -195,6 +199,9 @@ class TrainSettings(Settings):
 
     data: DataSettings = DataSettings()
     episode: EpisodeSettings = EpisodeSettings()
+    tasks: Literal["all", "cross-fitted"] = "all"
+    """Classes of training episodes: all training classes, or for each task only classes that the backbone of its
+    features was pre-trained without (`e3bm pretrain --folds K`), as the classes of a test are."""
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[MethodSettings] = Field(default_factory=lambda: _method_of({}))
     """Which method, and its own options; its file in `e3bm.methods` has them."""
@@ -305,6 +312,15 @@ class PretrainSettings(Settings):
     """Steps between checkpoints."""
     seed: int = Field(default=0, ge=0)
     """Initial values, order and augmentation."""
+    left_out: tuple[int, int] | None = None
+    """Train without part I of K of the training classes (whole super-classes, where the data set has such); `--folds K`
+    makes one such run for every part."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.left_out is not None and not 1 <= self.left_out[0] <= self.left_out[1]:
+            raise ValueError(f"left_out is a part I of K, with I from 1 to K; found {self.left_out}")
+        return self
 
 
 class TestSettings(Settings):
@@ -330,6 +346,9 @@ class TestSettings(Settings):
     """How many episodes."""
     seed: int = Field(default=1234, ge=0)
     """Which episodes; the same seed gives the same list for every model."""
+    calibrate: int = Field(default=0, ge=0)
+    """Validation episodes on which one factor on all scores is fitted; NLL and ECE are then told with it, too. 0: no
+    factor. The test classes are never used for it."""
     batch: int = Field(default=16, ge=1)
     """Tasks at a time; no influence on results."""
     allow_seen: bool = False

@@ -1,7 +1,7 @@
 """`e3bm test`: run folders in, one honest result each out, all on the same episodes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
 from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.calibration import fitted_factor
 from e3bm.runs.evaluation.comparison import Measured, pair, seeds_together
 from e3bm.runs.evaluation.ensemble import AveragedLearners
 from e3bm.runs.evaluation.evaluate import Evaluation, TaskSource, evaluate
@@ -88,6 +89,8 @@ class Subject:
     questions: "Questions"
     labels: Labels
     seed: int
+    validation: Callable[[], TaskSource]
+    """Tasks of the validation classes of the data that it was trained on, in the shape of the questions."""
     epochs: int | None = None
     """Another number of inner updates than in training."""
 
@@ -117,6 +120,16 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             subject = _meta_trained(run, train, settings, progress, engine)
         case None:
             raise CheckpointError(f"{run.path} holds a run of kind {run.kind}, which is not tested on episodes.")
+    factor = None
+    if settings.calibrate:
+        factor = fitted_factor(
+            subject.learner,
+            subject.validation(),
+            settings.calibrate,
+            batch=settings.batch,
+            engine=engine,
+            epochs=subject.epochs,
+        )
     with stage(progress, f"test {subject.labels.method}", settings.episodes):
         found = evaluate(
             subject.learner,
@@ -126,10 +139,11 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             engine=engine,
             every_epoch=True,
             epochs=subject.epochs,
+            factor=factor,
             advance=progress.advance,
         )
         progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
-    return Measured(_result(run, subject, settings, found), found.accuracy)
+    return Measured(_result(run, subject, settings, found), found.accuracy, found.metrics)
 
 
 def _machine(trained: MachineSettings, settings: TestSettings) -> MachineSettings:
@@ -158,11 +172,12 @@ def _meta_trained(
         assert isinstance(encoder, Backbone)
         backbone = encoder.to(DTYPES[train.machine.precision])
         learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
-    tasks: TaskSource = (
-        feature_tasks(questions.data, questions.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
-        if fixed or train.backbone.adapt == "frozen"
-        else image_tasks(questions.data, questions.sampler, augment=False, dtype=dtype)
-    )
+
+    def tasks(data: OpenData, sampler: EpisodeSampler) -> TaskSource:
+        if fixed or train.backbone.adapt == "frozen":
+            return feature_tasks(data, sampler, backbone, progress, dtype, engine, needs=train.method.needs)
+        return image_tasks(data, sampler, augment=False, dtype=dtype)
+
     sees_queries = train.method.transductive or (hyperprior.generated and hyperprior.setting == "transductive")
     inner = train.inner
     labels = Labels(
@@ -178,7 +193,15 @@ def _meta_trained(
         # A frozen backbone stands beside the learner, not inside it.
         parameters=learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
     )
-    return Subject(learner, tasks, questions, labels, train.seed, epochs=train.test_epochs)
+    return Subject(
+        learner,
+        tasks(questions.data, questions.sampler),
+        questions,
+        labels,
+        train.seed,
+        validation=lambda: tasks(trained_on, _validation_episodes(trained_on, questions)),
+        epochs=train.test_epochs,
+    )
 
 
 def _averaged(
@@ -229,7 +252,17 @@ def _pretrained(
         parameters=_size(backbone),
     )
     learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
-    return Subject(learner, tasks, questions, labels, pretrain.seed)
+
+    def validation() -> TaskSource:
+        sampler = _validation_episodes(trained_on, questions)
+        return feature_tasks(trained_on, sampler, backbone, progress, torch.float32, engine)
+
+    return Subject(learner, tasks, questions, labels, pretrain.seed, validation)
+
+
+def _validation_episodes(data: OpenData, questions: Questions) -> EpisodeSampler:
+    """Episodes in the shape of the questions, of the validation classes of the data that a run was trained on."""
+    return episode_sampler(data, "val", questions.episode, 0, "calibration")
 
 
 def _open_questions(
