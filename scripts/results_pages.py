@@ -172,7 +172,7 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
             (
                 Cell(first.method + kind + " †" * first.transductive_batchnorm),
                 *([Cell(f"{first.dataset} {first.split}")] if data else []),
-                Cell(f"{first.ways}-way {first.shots}-shot"),
+                Cell(first.task),
                 Cell(f"{result.accuracy:.2f} ± {result.ci:.2f}", number=True),
                 Cell(difference, result.excludes_zero, number=True),
                 Cell(f"{result.nll:.3f}", number=True),

@@ -191,11 +191,11 @@ def wanted_rows(request: Request) -> list[PaperRow]:
 
 
 def kept_entries(results: Path) -> list[Entry]:
-    """Everything in results that was tested on the test classes of the data that it was trained on."""
+    """Everything in results that was tested on the test classes of the data that it was trained on, as in the paper."""
     return [
         entry
         for entry in entries(tabled_runs(results))
-        if entry.first.split == "test" and entry.first.trained_on == entry.first.dataset
+        if entry.first.split == "test" and entry.first.trained_on == entry.first.dataset and not entry.first.uneven
     ]
 
 
