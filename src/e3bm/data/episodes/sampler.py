@@ -132,8 +132,9 @@ class EpisodeSampler:
         rest = _without_replacement(pick, order, counts - taken.shape[1])
         # The r-th image of those that are left lies behind every taken one that has at most r free ones before it.
         free_before = np.sort(taken, axis=1) - np.arange(taken.shape[1], dtype=np.uint64)
-        passed: UInt64[np.ndarray, "R n"] = (free_before[:, None, :] <= rest[:, :, None]).sum(2, dtype=np.uint64)
-        return rest + passed
+        passed = (free_before[:, None, :] <= rest[:, :, None]).sum(2, dtype=np.uint64)
+        further: UInt64[np.ndarray, "R n"] = rest + passed
+        return further
 
     def split_classes(self, episodes: Sequence[EpisodeIndex]) -> Int64[Tensor, "T W"]:
         """For every way of every episode, the place of its class among all classes of the split, 0..C-1."""
