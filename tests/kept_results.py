@@ -28,7 +28,7 @@ HASHES: dict[tuple[str, ...], str] = {}
 
 def hash_of(index: ClassIndex, result: Result) -> str:
     """The hash of the episodes that a result states; many state the same, and drawing them takes a while."""
-    stated = ("split", "ways", "shots", "queries", "episodes_seed", "episodes")
+    stated = ("split", "ways", "shots", "queries", "query_shares", "episodes_seed", "episodes")
     key = (index.digest, *(str(getattr(result, name)) for name in stated))
     if key not in HASHES:
         HASHES[key] = index.hash_of(result)

@@ -1,6 +1,7 @@
 """All methods in one table: sorted, on the same episodes, every difference recomputed from the answers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,21 @@ def test_what_is_not_there_is_said(runs):
         compare(runs, Question("fc100", 3))
     with pytest.raises(SettingsError, match="No method's name has 'prototipical' in it; there are MAML"):
         compare(runs, Question("fc100", 1, against="prototipical"))
+
+
+def test_uneven_queries_have_a_table_of_their_own(runs):
+    """Made up from kept runs: the same results once more, as if on uneven queries."""
+    changes = {"query_shares": 2, "episodes_hash": "uneven"}
+    more = [
+        replace(run, results=tuple(each.but(**changes) for each in run.results), answers=run.answers)
+        for run in runs[:9]
+    ]
+    with pytest.raises(SettingsError, match="5-way 1-shot with uneven queries"):
+        compare(runs, Question("fc100", 1, uneven=True))
+    found = compare([*runs, *more], Question("fc100", 1, uneven=True))
+    assert {result.episodes_hash for result in found} == {"uneven"}
+    assert "Dirichlet(2) queries" in comparison_table(found).text()
+    assert len(compare([*runs, *more], Question("fc100", 1))) == len(compare(runs, Question("fc100", 1)))
 
 
 def test_from_the_command_line(capsys):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from e3bm.errors import SettingsError
-from e3bm.report.result_words import data_words, task_words
+from e3bm.report.result_words import asked_words, data_words
 from e3bm.report.table_format import Cell, Table
 from e3bm.report.tables import DAGGER, STAR, plus_minus
 from e3bm.runs.evaluation.comparison import mean_accuracy
@@ -37,6 +37,8 @@ class Question:
     split: str = "test"
     against: str = ""
     """Part of the name of the method that differences are taken to; unset: the best one."""
+    uneven: bool = False
+    """Results on uneven queries instead of those on even ones."""
     ablations: bool = False
     """Also runs whose alpha or v is neither the method's own nor generated."""
 
@@ -46,7 +48,8 @@ def compare(runs: Sequence[Run], question: Question) -> list[Result]:
     fitting = [entry for entry in entries(runs) if _fits(entry.first, question)]
     if not fitting:
         raise SettingsError(
-            f"No run was tested on {question.dataset} {question.split}, {question.ways}-way {question.shots}-shot; "
+            f"No run was tested on {question.dataset} {question.split}, {question.ways}-way {question.shots}-shot"
+            f"{' with uneven queries' * question.uneven}; "
             "`e3bm results list` names those that are kept, and --runs adds others."
         )
     (protocol, _), *_ = Counter(entry.protocol for entry in fitting).most_common(1)
@@ -68,9 +71,9 @@ def _paired(entry: Entry, partner: Entry) -> Result:
 
 
 def _fits(result: Result, question: Question) -> bool:
-    asked = (question.dataset, question.split, question.ways, question.shots)
+    asked = (question.dataset, question.split, question.ways, question.shots, question.uneven)
     known = question.ablations or result.schedules in WHOLE
-    return (result.dataset, result.split, result.ways, result.shots) == asked and known
+    return (result.dataset, result.split, result.ways, result.shots, result.uneven) == asked and known
 
 
 def _partner(same: Sequence[Entry], against: str) -> Entry:
@@ -84,12 +87,11 @@ def _partner(same: Sequence[Entry], against: str) -> Entry:
 def comparison_table(results: Sequence[Result]) -> Table:
     """The results as a table; what all share is said once, above."""
     first = results[0]
-    task = task_words(first.ways, first.shots, first.queries)
     partner = next(result for result in results if result.paired_with is None)
     named = f"{_named(partner)}, {partner.backbone}"
     several = len({result.trained_on for result in results}) > 1
     data = f"{first.dataset} {first.split}" if several else data_words(first)
-    caption = f"{data}, {task}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
+    caption = f"{data}, {asked_words(first)}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
     caption += f"differences to {named}"
     notes = [
         (STAR, any(result.excludes_zero for result in results)),

@@ -4,7 +4,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from e3bm.report.result_words import NONE, data_words, episodes_words, partner_words, seed_words, task_words
+from e3bm.report.result_words import (
+    NONE,
+    asked_words,
+    data_words,
+    episodes_words,
+    partner_words,
+    seed_words,
+    task_words,
+)
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.folder.run import Run, duration, finite
 from e3bm.runs.result import Result
@@ -36,7 +44,7 @@ def results_table(results: Sequence[Result]) -> Table:
     """Accuracy with its interval, calibration and paired difference; what all rows share is said once, above."""
     shared: dict[str, Callable[[Result], str]] = {
         "Data": data_words,
-        "Task": lambda result: task_words(result.ways, result.shots, result.queries),
+        "Task": asked_words,
         "Episodes": episodes_words,
     }
     spoken = [name for name, words in shared.items() if len({words(result) for result in results}) == 1]
@@ -58,7 +66,7 @@ def results_table(results: Sequence[Result]) -> Table:
     cells = tuple(tuple(cell(result) for cell in columns.values()) for result in results)
     lists: dict[tuple[Any, ...], set[str]] = {}
     for each in results:
-        lists.setdefault((each.dataset, each.split, each.ways, each.shots), set()).add(each.episodes_hash)
+        lists.setdefault((each.dataset, each.split, each.task), set()).add(each.episodes_hash)
     notes = [
         (STAR, any(result.excludes_zero for result in results)),
         (DAGGER, any(result.transductive_batchnorm for result in results)),

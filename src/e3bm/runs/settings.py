@@ -342,8 +342,11 @@ class TestSettings(Settings):
     """Labelled examples per class; unset: as in training."""
     queries: int | None = Field(default=None, ge=1)
     """Examples per class to be predicted; unset: as in training (the original MAML has as many as shots)."""
-    episodes: int = Field(default=600, ge=2)
-    """How many episodes."""
+    query_shares: int | None = Field(default=None, ge=1)
+    """Uneven queries: in every episode classes have shares of all its queries that are drawn from Dirichlet(this); 2 is
+    usual. Unset: every class has the same number."""
+    episodes: int | None = Field(default=None, ge=2)
+    """How many episodes; unset: 600, or 1,000 with uneven queries."""
     seed: int = Field(default=1234, ge=0)
     """Which episodes; the same seed gives the same list for every model."""
     calibrate: int = Field(default=0, ge=0)
@@ -357,3 +360,8 @@ class TestSettings(Settings):
     """Where the model runs; unset: where it was trained."""
     threads: int | None = Field(default=None, ge=1)
     """Threads per process; unset: as in training."""
+
+    @property
+    def count(self) -> int:
+        """How many episodes there are."""
+        return self.episodes or (600 if self.query_shares is None else 1000)

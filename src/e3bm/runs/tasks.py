@@ -65,9 +65,11 @@ def open_data(settings: DataSettings, channels: int | None = None) -> OpenData:
     return OpenData(images, training, evaluation, data_folder(settings.folder))
 
 
-def episode_sampler(data: OpenData, split: str, episode: EpisodeSettings, seed: int, stream: str) -> EpisodeSampler:
+def episode_sampler(
+    data: OpenData, split: str, episode: EpisodeSettings, seed: int, stream: str, *, query_shares: int | None = None
+) -> EpisodeSampler:
     """Episodes of one split; the stream keeps training, validation and test lists apart."""
-    spec = EpisodeSpec(episode.ways, episode.shots, episode.queries)
+    spec = EpisodeSpec(episode.ways, episode.shots, episode.queries, query_shares)
     return EpisodeSampler.of_split(data.images, split, spec, seed, stream=stream)
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from e3bm.cli.console import parse, print_json
 
@@ -28,6 +28,8 @@ class Options:
     """test or val."""
     against: str = ""
     """Part of the name of the method (and backbone) that differences are taken to; unset: the best one."""
+    queries: Literal["even", "uneven"] = "even"
+    """Results on episodes with as many queries of every class, or those on uneven ones (`e3bm test --query-shares`)."""
     ablations: bool = False
     """Also ablations of alpha and v."""
     results: Path = Path("results")
@@ -50,6 +52,7 @@ def _name_the_missing(found: "list[list[Result]]", options: Options) -> None:
             first = found[0][0]
             command = f"e3bm test {path} --dataset {first.dataset} --split {first.split} --episodes {first.episodes} "
             command += f"--ways {first.ways} --shots {first.shots} --queries {first.queries}"
+            command += "" if first.query_shares is None else f" --query-shares {first.query_shares}"
             print(f"{path} is in no table: it was not tested on these episodes; run: {command}", file=sys.stderr)
 
 
@@ -67,7 +70,15 @@ def run(words: Sequence[str]) -> int:
     found = [
         compare(
             known,
-            Question(options.dataset, shots, options.ways, options.split, options.against, options.ablations),
+            Question(
+                options.dataset,
+                shots,
+                ways=options.ways,
+                split=options.split,
+                against=options.against,
+                uneven=options.queries == "uneven",
+                ablations=options.ablations,
+            ),
         )
         for shots in options.shots
     ]

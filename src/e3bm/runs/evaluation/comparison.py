@@ -26,15 +26,23 @@ class Measured:
 
 
 def pair(tested: Sequence[Measured]) -> list[Measured]:
-    """Compare each model with its own baseline, or else with the first model, on the same episodes."""
+    """Compare each model with its own baseline, or else with the first model, on the same episodes.
+
+    Where the first model is compared with its baseline, that baseline stands for itself.
+    """
     return [_paired(each, tested) for each in tested]
 
 
-def _paired(one: Measured, tested: Sequence[Measured]) -> Measured:
+def _baseline(one: Measured, tested: Sequence[Measured]) -> Measured | None:
     others = [other for other in tested if other is not one]
-    baseline = baseline_of(one.result, [other.result for other in others])
-    first = tested[0] if tested[0] in others and tested[0].result.protocol == one.result.protocol else None
-    partner = next((other for other in others if other.result is baseline), first)
+    found = baseline_of(one.result, [other.result for other in others])
+    return next((other for other in others if other.result is found), None)
+
+
+def _paired(one: Measured, tested: Sequence[Measured]) -> Measured:
+    first = tested[0]
+    alike = first is not one and first.result.protocol == one.result.protocol
+    partner = _baseline(one, tested) or (first if alike and _baseline(first, tested) is not one else None)
     if partner is None or partner.accuracy is None or one.accuracy is None:
         return one
     difference, interval = paired_difference(one.accuracy, partner.accuracy)
@@ -164,7 +172,7 @@ RULES: dict[str, Rule] = {
         (
             "format", "setting", "hyperprior", "schedules", "batchnorm", "transductive_batchnorm", "order", "epochs",
             "backbone", "trained_on", "parameters", "dataset", "split", "episodes", "episodes_hash", "episodes_seed",
-            "data_digest", "ways", "shots", "queries", "seen_classes", "system", "baseline",
+            "data_digest", "ways", "shots", "queries", "query_shares", "seen_classes", "system", "baseline",
         ),
         _same,
     ),

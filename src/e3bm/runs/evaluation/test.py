@@ -130,11 +130,11 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             engine=engine,
             epochs=subject.epochs,
         )
-    with stage(progress, f"test {subject.labels.method}", settings.episodes):
+    with stage(progress, f"test {subject.labels.method}", settings.count):
         found = evaluate(
             subject.learner,
             subject.tasks,
-            settings.episodes,
+            settings.count,
             batch=settings.batch,
             engine=engine,
             every_epoch=True,
@@ -142,7 +142,7 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             factor=factor,
             advance=progress.advance,
         )
-        progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
+        progress.advance(settings.count, accuracy=float(found.accuracy.mean()))
     return Measured(_result(run, subject, settings, found), found.accuracy, found.metrics)
 
 
@@ -289,11 +289,11 @@ def _open_questions(
     check_splits(data.images.splits)
     other = changed.dataset != trained.dataset
     seen = seen_classes(trained_on.images, data.images, settings.split, settings.allow_seen) if other else 0
-    sampler = episode_sampler(data, settings.split, episode, settings.seed, "test")
-    check_episodes(sampler, settings.episodes)
-    digest = episodes_hash(sampler, settings.episodes)
+    sampler = episode_sampler(data, settings.split, episode, settings.seed, "test", query_shares=settings.query_shares)
+    check_episodes(sampler, settings.count)
+    digest = episodes_hash(sampler, settings.count)
     if settings.split == "test" and engine.leads:
-        line = {"dataset": data.images.name, "episodes": settings.episodes, "episodes_hash": digest}
+        line = {"dataset": data.images.name, "episodes": settings.count, "episodes_hash": digest}
         RunFolder(run.path).append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line})
     return Questions(data, episode, sampler, digest, seen)
 
@@ -310,7 +310,7 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         ci=numbers.pop("ci"),
         ece=numbers.pop("ece"),
         metrics=numbers,
-        episodes=settings.episodes,
+        episodes=settings.count,
         episodes_hash=questions.digest,
         episodes_seed=settings.seed,
         data_digest=questions.data.images.digest,
@@ -318,6 +318,7 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         ways=questions.episode.ways,
         shots=questions.episode.shots,
         queries=questions.episode.queries,
+        query_shares=settings.query_shares,
         seen_classes=questions.seen,
         seed=subject.seed,
         commit=commit(),
