@@ -319,7 +319,7 @@ class Hyperprior(nn.Module):
             if self.generator is None
             else self.generator.bind(basis, epochs, self._line(rates, weights)),
             generated=(self.rate.generated, self.weight.generated),
-            scaled=self.mixing == SCALED,
+            scaled=self.mixing not in AFFINE_MIXINGS,
             constrained=(self.constrained and self.rate.trained, self.constrained and self.weight.trained),
             familiarity=self.familiarity,
         )
@@ -341,11 +341,11 @@ class Hyperprior(nn.Module):
         for base, schedule, fraction in zip((rates, weights), (self.rate, self.weight), self.fractions, strict=True):
             if not schedule.generated:
                 continue
-            if self.mixing != SCALED:
+            if self.mixing in AFFINE_MIXINGS:
                 of_base, of_delta = AFFINE_MIXINGS[self.mixing](fraction)
                 pairs.append((of_base * base, torch.full_like(base, of_delta)))
             elif base is weights:
-                pairs.append((base, base))
+                pairs.append((base, base if self.mixing == SCALED else torch.ones_like(base)))
             else:
                 pairs.append((torch.zeros_like(base), torch.ones_like(base)))
         offsets, slopes = zip(*pairs, strict=True)

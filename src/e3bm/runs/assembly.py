@@ -178,7 +178,7 @@ def build_generator(settings: HyperpriorSettings, epochs: int, parts: Parts) -> 
     )
     outputs = (settings.rate, settings.weight).count("generated")
     if settings.generator == "fc":
-        return FcGenerator(context, epochs, outputs, zero_start=settings.mixing == "scaled")
+        return FcGenerator(context, epochs, outputs, zero_start=settings.mixing in ("scaled", "shifted"))
     return LstmGenerator(
         context, outputs, hidden=settings.hidden, readout=settings.readout, separate=settings.separate and outputs == 2
     )

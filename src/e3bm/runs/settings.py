@@ -89,8 +89,8 @@ class HyperpriorSettings(Settings):
     """How the gradient is shown to the generator."""
     embedding: bool = False
     """Whether the mean embedding is shown too (not with 'stats', which replaces it)."""
-    mixing: Literal["scaled", "residual", "convex", "literal"] = "scaled"
-    """How base value and generated difference combine."""
+    mixing: Literal["scaled", "shifted", "residual", "convex", "literal"] = "scaled"
+    """How base value and generated difference combine; with 'shifted' votes may start at zero."""
     mixing_fraction: float = Field(default=1e-4, gt=0, lt=1)
     """lambda of the residual, convex and literal rules."""
     hidden: int = Field(default=8, ge=1)
@@ -119,7 +119,7 @@ class HyperpriorSettings(Settings):
         if self.summary == "stats" and self.embedding:
             raise ValueError("the 'stats' summary replaces the embedding; set embedding off or choose another summary")
         if self.mixing == "scaled" and self.weight == "generated" and self.weight_start == "last":
-            raise ValueError("a zero cannot be scaled: with mixing 'scaled' use weight_start 'equal'")
+            raise ValueError("a zero cannot be scaled: use weight_start 'equal', or mixing 'shifted'")
         if self.familiar and not (self.generated and self.summary == "stats"):
             raise ValueError("familiar needs generated alpha or v and the summary 'stats', which says how a task looks")
         return self
