@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from e3bm.data.episodes.folds import class_folds
-from e3bm.errors import SettingsError
+from e3bm.errors import CheckpointError, SettingsError
 from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone
 from e3bm.runs.engine import Engine
@@ -83,7 +83,7 @@ def test_it_is_trained_on_folds_and_used_on_the_backbone_of_all_classes(small_da
     plain = run_train(wanted(small_data, folded, method, tasks="all"), tmp_path / "all")
     assert lines(run.path, "metrics") != lines(plain.path, "metrics")
     inputs = read_run(run.path).inputs
-    assert {"fold 1", "fold 2", "pre-trained backbone"} <= inputs.keys()
+    assert {"folds", "pre-trained backbone"} <= inputs.keys()
     assert inputs["pre-trained backbone"] == read_run(plain.path).inputs["pre-trained backbone"]
     rows = run_test([run.path, plain.path], TestSettings(episodes=10))
     assert rows[0].episodes_hash == rows[1].episodes_hash
@@ -115,19 +115,32 @@ def test_a_network_that_is_trained_on_begins_with_one_fold(small_data, folded, t
     ],
 )
 def test_what_belongs_to_one_backbone_is_refused(small_data, folded, tmp_path, method, changes, reason):
-    with pytest.raises(SettingsError, match=f"Cross-fitted tasks come from 2 backbones, but .*{reason}"):
+    with pytest.raises(SettingsError, match=f"features of other backbones than the test, but .*{reason}"):
         run_train(wanted(small_data, folded, method, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_folds_that_are_not_there(small_data, folded, pretrained_run, tmp_path):
     for source, reason in ((pretrained_run, "there: none"), (small_data / "backbone.safetensors", "there: none")):
-        with pytest.raises(SettingsError, match=f"need the folds of .*{reason}.*e3bm pretrain --folds K"):
+        with pytest.raises(SettingsError, match=f"need folds of .*{reason}.*e3bm pretrain --folds K"):
             run_train(wanted(small_data, source), tmp_path / "run")
-    shutil.copytree(folded, tmp_path / "half")
-    shutil.rmtree(tmp_path / "half" / "folds" / "2-of-2")
-    with pytest.raises(SettingsError, match=r"all parts of one division .there: 1-of-2"):
-        run_train(wanted(small_data, tmp_path / "half"), tmp_path / "run")
+    shutil.copytree(folded, tmp_path / "two")
+    run_folds(pretrain_settings(small_data, epochs=1), tmp_path / "two", 3)
+    with pytest.raises(SettingsError, match=r"parts of one division .there: 1-of-2, 1-of-3, 2-of-2"):
+        run_train(wanted(small_data, tmp_path / "two"), tmp_path / "run")
+
+
+def test_parts_without_a_fold_are_not_drawn_from(small_data, folded, tmp_path):
+    shutil.copytree(folded, tmp_path / "backbone")
+    shutil.move(tmp_path / "backbone" / "folds" / "2-of-2", tmp_path / "aside")
+    half = wanted(small_data, tmp_path / "backbone", optimiser__steps=6)
+    data = open_data(half.data)
+    assert set(CrossFitted.of(half, data).sampler.classes) == set(class_folds(data.images, 2)[0])
+    run_train(half, tmp_path / "run")
+    # A fold that comes later does not change a run that began without it.
+    shutil.move(tmp_path / "aside", tmp_path / "backbone" / "folds" / "2-of-2")
+    with pytest.raises(CheckpointError, match="its folds changed"):
+        run_train(half, tmp_path / "run")
 
 
 def test_a_fold_that_is_not_finished(small_data, folded, tmp_path):

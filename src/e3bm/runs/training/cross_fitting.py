@@ -39,7 +39,10 @@ class Fold:
 
 
 def find_folds(settings: TrainSettings, data: OpenData) -> list[Fold]:
-    """The folds kept with the pre-trained run, or that run itself where it left classes out."""
+    """The folds kept with the pre-trained run, or that run itself where it left classes out.
+
+    Where some parts have no fold, tasks come from the classes of the others.
+    """
     source = settings.backbone.pretrained
     if source is None:
         raise SettingsError("Cross-fitted tasks need a pre-trained backbone; set backbone.pretrained.")
@@ -48,10 +51,10 @@ def find_folds(settings: TrainSettings, data: OpenData) -> list[Fold]:
         return [Fold(source, class_folds(data.images, own[1])[own[0] - 1])]
     found = {path: left for path in sorted(source.glob(f"{FOLDS}/*")) if (left := _left_out(path)) is not None}
     counts = {count for _, count in found.values()}
-    if len(counts) != 1 or {part for part, _ in found.values()} != set(range(1, max(counts) + 1)):
+    if len(counts) != 1:
         there = ", ".join(path.name for path in found) or "none"
         raise SettingsError(
-            f"Cross-fitted tasks need the folds of {source}, all parts of one division (there: {there}); {SAYS_HOW}."
+            f"Cross-fitted tasks need folds of {source}, parts of one division (there: {there}); {SAYS_HOW}."
         )
     if settings.backbone.adapt != "frozen":
         raise SettingsError(
@@ -76,14 +79,19 @@ def _left_out(folder: Path) -> tuple[int, int] | None:
 
 def check_free_of_coordinates(settings: TrainSettings, folds: Sequence[Fold], trained: Sequence[nn.Parameter]) -> None:
     """Refuse to train on several backbones what only means something on one."""
-    if len(folds) < 2 or not trained:
+    if not trained or _alone(settings, folds):
         return
     reason = settings.method.tied_to_features
     hyperprior = settings.hyperprior
     if reason is None and hyperprior.generated and (hyperprior.summary != FREE_SUMMARY or hyperprior.embedding):
         reason = f"the hyperprior reads features one by one; set hyperprior.summary to {FREE_SUMMARY}, embedding off"
     if reason is not None:
-        raise SettingsError(f"Cross-fitted tasks come from {len(folds)} backbones, but {reason}.")
+        raise SettingsError(f"Cross-fitted tasks have features of other backbones than the test, but {reason}.")
+
+
+def _alone(settings: TrainSettings, folds: Sequence[Fold]) -> bool:
+    """Whether the one fold is the very backbone that is used afterwards."""
+    return [fold.folder for fold in folds] == [settings.backbone.pretrained]
 
 
 @dataclass(frozen=True)
@@ -102,11 +110,12 @@ class CrossFitted:
         unseen = [fold.unseen for fold in folds]
         return cls(folds, backbones, FoldSampler(data.images, unseen, spec, settings.seed, "training/cross-fitted"))
 
-    def inputs(self) -> dict[str, str]:
+    def inputs(self, settings: TrainSettings) -> dict[str, str]:
         """Digests of the folds' weights, as a run notes what it reads."""
-        if len(self.folds) == 1:
-            return {}  # it is the pre-trained backbone itself, which is noted anyway
-        return {f"fold {place}": weights_digest(backbone) for place, backbone in enumerate(self.backbones, 1)}
+        if _alone(settings, self.folds):
+            return {}  # the pre-trained backbone is noted anyway
+        named = {fold.folder.name: backbone for fold, backbone in zip(self.folds, self.backbones, strict=True)}
+        return {"folds": ", ".join(f"{name} {weights_digest(backbone)}" for name, backbone in named.items())}
 
     def tasks(self, settings: TrainSettings, data: OpenData, progress: Progress, engine: Engine) -> TaskSource:
         """Tasks of images, or of features: every image has those of a backbone that has not seen its class."""

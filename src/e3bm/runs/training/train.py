@@ -38,7 +38,7 @@ def run_train(
         training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
     else:
         check_free_of_coordinates(settings, fitted.folds, trained)
-        inputs |= fitted.inputs()
+        inputs |= fitted.inputs(settings)
     validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
     with opened(folder, "train", settings, inputs, engine, tensorboard, data.input_shape) as run:
         validation = build_tasks(settings, data, backbone, validating, progress, engine)
