@@ -71,7 +71,11 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
         method = preset.train.method.name
         if method == "mtl":
             yield _scaled(preset)
-        yield _pretrained_maml(preset) if method == "maml" else _whitened(preset)
+        if method == "maml":
+            yield (pretrained := _pretrained_maml(preset))
+            yield from five_seeds(pretrained)
+        else:
+            yield _whitened(preset)
         yield from ablation_arms(preset)
 
 
