@@ -2,13 +2,19 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache, partial
+from os import chdir
 from pathlib import Path
 from typing import Any
 
+from e3bm.errors import SettingsError
 from e3bm.paper.printed import cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
 from e3bm.paper.side_by_side import Row
+from e3bm.report.accuracy_over_time import write_figure
+from e3bm.report.compare import Question, compare, comparison_table
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.store import KeptResults
@@ -16,18 +22,25 @@ from e3bm.runs.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")
+SHOTS = (1, 5)
+AGAINST = "nearest class mean resnet12 x0.5 whitened"  # the yardstick of every small row
 MARK = re.compile(r"(<!-- (?P<name>[\w ./-]+) table -->\n).*?(<!-- /(?P=name) table -->)", re.S)
 SHORT_FEATURES = ("none", "none whitened", "frozen whitened", "full_pretrained")
 SHORT_METHODS = ("nearest class mean", "MAML", "MTL", "SIB")
 SHORT_KINDS = {"SIB+E3BM": ("fc-transductive", "lstm-transductive")}
 
 
-def main() -> None:
+def main(out: Path) -> None:
+    """Write the pages that have a table, and the figures of the comparison, to their places under a folder."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text()
         filled = MARK.sub(lambda found: found[1] + _table(found["name"], found[0]) + found[3], text)
-        if filled != text:
-            page.write_text(filled)
+        if MARK.search(text) and (out != ROOT or filled != text):
+            target = out / page.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(filled)
+    for shots in SHOTS:
+        write_figure(_compared(shots, uneven=False), out / "docs" / "images" / f"systems_{shots}shot.png")
 
 
 def _table(name: str, old: str) -> str:
@@ -39,6 +52,8 @@ def _table(name: str, old: str) -> str:
         "cross-domain whitened": lambda: _cross_table(whitened=True),
         "whitening": _whitening_table,
         "omniglot": _omniglot_table,
+        **{f"systems {shots}-shot": partial(_systems_table, shots, uneven=False) for shots in SHOTS},
+        **{f"systems {shots}-shot uneven": partial(_systems_table, shots, uneven=True) for shots in SHOTS},
     }
     if name in makers:
         return makers[name]()
@@ -46,6 +61,26 @@ def _table(name: str, old: str) -> str:
         found = entries(KeptResults(RESULTS).runs(f"study/{name.removeprefix('study ')}"))
         return _entries_table(found, data=len({each.first.split for each in found}) > 1)
     return "".join(old.splitlines(keepends=True)[1:-1])  # not ours to fill
+
+
+@cache
+def _compared(shots: int, *, uneven: bool) -> tuple[Result, ...]:
+    """What `e3bm compare` finds; nothing where nothing was measured yet."""
+    try:
+        return tuple(compare(tabled_runs(RESULTS), Question("fc100", shots, against=AGAINST, uneven=uneven)))
+    except SettingsError:
+        return ()
+
+
+def _systems_table(shots: int, *, uneven: bool) -> str:
+    """The table of `e3bm compare`, without what is said above it."""
+    found = _compared(shots, uneven=uneven)
+    if not found:
+        return "Not measured yet.\n"
+    table = comparison_table(found)
+    kept = [place for place, name in enumerate(table.columns) if name not in ("Parameters", "Run")]
+    rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
+    return Table(tuple(table.columns[place] for place in kept), rows, table.caption, table.notes).markdown()
 
 
 def _rows(target: str) -> list[Row]:
@@ -197,4 +232,6 @@ def _metric(result: Result, name: str, digits: int) -> Cell:
 
 
 if __name__ == "__main__":
-    main()
+    target = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
+    chdir(ROOT)  # runs are named by their places in the repository
+    main(target)

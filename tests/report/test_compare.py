@@ -95,3 +95,14 @@ def test_from_the_command_line(capsys):
     assert {row["shots"] for row in rows} == {1, 5}
     assert main(["compare", "--shots", "5", "--results", str(RESULTS), "--markdown"]) == 0
     assert capsys.readouterr().out.count("\n|") > 20
+
+
+def test_a_figure_for_each_number_of_shots(capsys, tmp_path):
+    words = ["compare", "--shots", "1", "5", "--results", str(RESULTS), "--figure", str(tmp_path / "times.png")]
+    assert main(words) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"times-1shot.png", "times-5shot.png"}
+
+
+def test_pre_training_is_no_training_of_a_method(found):
+    assert {result.train_seconds for result in found if result.method == "nearest class mean"} == {0.0}
+    assert all(result.train_seconds > 0 for result in found if result.hyperprior != "none")

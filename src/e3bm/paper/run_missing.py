@@ -100,14 +100,13 @@ def preset_name(row: PaperRow, scale: Scale) -> str:
             f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which needs days."
         )
     word = row.system.preset
-    if variant and (row.method.startswith("5x") or word not in VARIANTS[variant]):
+    if variant and word not in VARIANTS[variant]:
         known = " and ".join(name.upper() for name in VARIANTS[variant])
         raise SettingsError(f"--scale {scale} is for {known}, not for {row.method}; name a row with --row.")
     place = f"{BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
-    if row.method.startswith("5x"):
-        return f"{scale}-5x{word}-{place}-{row.shots}shot"
-    name = f"{size}-{word}{f'-{variant}' if variant else ''}-{place}-{row.shots}shot"
-    # Presets of methods without an inner loop have no kinds of hyperprior.
+    several = "5x" if row.method.startswith("5x") else ""
+    name = f"{size}-{several}{word}{f'-{variant}' if variant else ''}-{place}-{row.shots}shot"
+    # Presets of several seeds and of methods without an inner loop have no kinds of hyperprior.
     return name if name in presets() else f"{name}-{row.kind}"
 
 

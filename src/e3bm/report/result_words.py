@@ -31,6 +31,11 @@ def task_words(ways: Any, shots: Any) -> str:
     return f"{ways}-way {shots}-shot"
 
 
+def method_words(result: Result) -> str:
+    """The method, with its hyperprior where it has one."""
+    return result.method + ("" if result.hyperprior == "none" else f" ({result.hyperprior})")
+
+
 def asked_words(result: Result) -> str:
     """The tasks of a result: 5-way 1-shot, Q=15."""
     return f"{result.task}, Q={result.queries}"

@@ -36,6 +36,8 @@ class Options:
     """Folder of kept results."""
     runs: tuple[Path, ...] = ()
     """Further run folders, or folders of them."""
+    figure: Path | None = None
+    """A .png or .svg file for accuracy over seconds of training; with several --shots one each (FILE-1shot, ..)."""
     markdown: bool = False
     """Print Markdown."""
     json: bool = False
@@ -82,6 +84,12 @@ def run(words: Sequence[str]) -> int:
         )
         for shots in options.shots
     ]
+    if options.figure is not None:
+        from e3bm.report.accuracy_over_time import write_figure
+
+        for shots, results in zip(options.shots, found, strict=True):
+            stem = options.figure.stem + (f"-{shots}shot" if len(found) > 1 else "")
+            write_figure(results, options.figure.with_stem(stem))
     if options.json:
         print_json([result.as_json() for results in found for result in results])
         return 0

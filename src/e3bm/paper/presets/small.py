@@ -72,7 +72,8 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
         if method == "mtl":
             yield _scaled(preset)
         if method == "maml":
-            yield _pretrained_maml(preset)
+            yield (pretrained := _pretrained_maml(preset))
+            yield from five_seeds(pretrained)
         else:
             yield _whitened(preset)
             yield _cross_fitted(_whitened(preset))

@@ -353,6 +353,8 @@ def _size(module: nn.Module) -> int:
 
 
 def _train_seconds(run: Run) -> float:
-    """Seconds of all steps, from the mean of those logged."""
+    """Seconds of all steps, from the mean of those logged; an ensemble has those of its members."""
+    if isinstance(run.settings, EnsembleSettings):
+        return sum(_train_seconds(read_run(beside(run.path, member))) for member in run.settings.members)
     timed = run.curve("train", "seconds")
     return float(sum(seconds for _, seconds in timed) / len(timed) * timed[-1][0]) if timed else 0.0
