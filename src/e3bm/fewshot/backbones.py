@@ -146,7 +146,7 @@ def _network(chosen: BackboneSettings, channels: int, pixels: int) -> Backbone:
 
 
 def _weights_of_run(run: Run, chosen: BackboneSettings) -> dict[str, Tensor]:
-    found = tested_weights(run.path)
+    found = tested_weights(run.path, None)
     inside = {name.partition(INSIDE)[2]: value for name, value in found.items() if INSIDE in name}
     if inside:
         return inside

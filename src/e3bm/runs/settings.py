@@ -330,6 +330,9 @@ class TestSettings(Settings):
     """How many episodes."""
     seed: int = Field(default=1234, ge=0)
     """Which episodes; the same seed gives the same list for every model."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Which weights: the best on the validation classes (a run that was never validated has only the last), or the
+    last."""
     batch: int = Field(default=16, ge=1)
     """Tasks at a time; no influence on results."""
     allow_seen: bool = False

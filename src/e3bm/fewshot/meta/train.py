@@ -1,6 +1,5 @@
 """`e3bm train-prior`: features of many classes in, one prior for few-shot classifiers out."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from e3bm.fewshot.trust import TrustPrior
 from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.evaluation.metrics import accuracies, negative_log_likelihoods
 from e3bm.runs.folder.environment import commit
-from e3bm.runs.folder.files import held, read_json, write_bytes, write_json
+from e3bm.runs.folder.files import held, read_json, write_bytes, write_json, write_lines
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import OptimiserSettings
 from e3bm.runs.training.optimisers import build_optimiser, schedule_factor
@@ -201,12 +200,12 @@ def _trust(
 
 def _forget(run: RunFolder, part: str) -> None:
     """Drop what an interrupted training of a part has logged, because the part begins again."""
-    lines = [line for line in run.lines("metrics") if line["part"] != part]
-    write_bytes(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    lines = [line for line in run.lines("metrics") if line.get("part") != part]
+    write_lines(run.path / "metrics.jsonl", lines)
 
 
 def _last(run: RunFolder) -> dict[str, Any]:
-    lines = [line for line in run.lines("metrics") if line["split"] == "val"]
+    lines = [line for line in run.lines("metrics") if line.get("split") == "val"]
     found = {}
     for part in ("inductive", "together"):
         own = [line for line in lines if line["part"] == part]
