@@ -151,8 +151,8 @@ class Checkpoints:
     def resume(self, module: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[int, float]:
         """Go back to the last checkpoint: its step and the best validation up to it; without one, to the start."""
         if not self.has("last"):
-            # Killed in its first save, a run has one checkpoint and perhaps a best one: it begins again.
-            if len(list(self.folder.glob("step-*"))) > 1 or (self.has("best") and self.pointer("best").saves > 1):
+            # A run that was killed in its first save may have a best one already, and begins again.
+            if self.has("best") and self.pointer("best").saves > 1:
                 raise CheckpointError(
                     f"The last checkpoint of {self.folder.parent} is lost: there is no {self.folder / 'last.json'}, "
                     f"although there are others. {_REMEDY}"
