@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from e3bm.errors import CheckpointError
@@ -23,6 +22,7 @@ from e3bm.interruption import Interrupted
 from e3bm.runs.engine import Engine
 from e3bm.runs.folder.files import read_json, storage_errors, write_bytes, write_json
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.tensor_files import read_tensor_file
 from e3bm.storage import sweep
 
 Which = Literal["last", "best"]
@@ -234,12 +234,7 @@ _REMEDY = "Restore it from a copy, or start again in another --run folder."
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
-    try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise CheckpointError(f"There is no weights file {path}.") from None
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a readable weights file: {error}.") from None
+    return read_tensor_file(path)[1]
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
