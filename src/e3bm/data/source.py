@@ -14,7 +14,7 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from e3bm.data.layouts.base import KnownClasses, Layout
-from e3bm.data.store.format import CLASSES_FILE, SPLIT_NAMES
+from e3bm.data.store.format import CLASSES_FILE, SPLIT_NAMES, recover
 from e3bm.data.store.packed import PackedImages
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
@@ -135,6 +135,7 @@ def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Pac
         return PackedImages.open(name)
     known = registered_name(name)
     place = data_folder(folder) / known
+    recover(place)
     if (place / CLASSES_FILE).is_file():
         return PackedImages.open(place)
     command = f"e3bm prepare {known} --source PATH"

@@ -352,6 +352,9 @@ class TestSettings(Settings):
     calibrate: int = Field(default=0, ge=0)
     """Validation episodes on which one factor on all scores is fitted; NLL and ECE are then told with it, too. 0: no
     factor. The test classes are never used for it."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Which weights: the best on the validation classes (a run that was never validated has only the last), or the
+    last."""
     batch: int = Field(default=16, ge=1)
     """Tasks at a time; no influence on results."""
     allow_seen: bool = False

@@ -21,7 +21,7 @@ from e3bm.runs.evaluation.comparison import Measured, pair, seeds_together
 from e3bm.runs.evaluation.ensemble import AveragedLearners
 from e3bm.runs.evaluation.evaluate import Evaluation, TaskSource, evaluate
 from e3bm.runs.evaluation.protocol import check_episodes, check_splits, seen_classes
-from e3bm.runs.folder.answers import keep_answers
+from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.checkpoint import Checkpoints, Which
 from e3bm.runs.folder.environment import commit, is_leader
 from e3bm.runs.folder.files import in_turn
@@ -59,8 +59,7 @@ def run_test(
     if is_leader():
         for path, each in zip(runs, tested, strict=True):
             with in_turn(path / "config.json"):  # another test of the same run may end at this moment
-                RunFolder(path).add_result(each.result)
-                keep_answers(path, each.result, _right_answers(each))
+                keep_result(path, each.result, _right_answers(each))
     return [each.result for each in tested] + seeds_together(tested)
 
 
@@ -78,6 +77,7 @@ class Labels:
     backbone: str
     trained_on: str
     parameters: int
+    checkpoint: Which
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def _meta_trained(
     )  # a trained backbone is about to get other weights
     size = trained_on.input_shape[1]
     learner = build_learner(train, backbone, classes=trained_on.classes, image_size=size).to(engine.device)
-    Checkpoints(run.path).load_weights(learner, _checkpoint(run))
+    checkpoint = _checkpoint(run, settings, progress)
+    Checkpoints(run.path).load_weights(learner, checkpoint)
     questions = _open_questions(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
     hyperprior, batchnorm, learned = train.hyperprior, train.backbone.batchnorm, _size(learner)
@@ -192,6 +193,7 @@ def _meta_trained(
         trained_on=train.data.dataset,
         # A frozen backbone stands beside the learner, not inside it.
         parameters=learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
+        checkpoint=checkpoint,
     )
     return Subject(
         learner,
@@ -236,7 +238,8 @@ def _pretrained(
     """A pre-trained backbone is tested by the nearest class mean."""
     trained_on = open_data(pretrain.data)
     backbone = build_backbone(pretrain.backbone, *trained_on.input_shape)
-    load_backbone(backbone, run.path)
+    checkpoint = _checkpoint(run, settings, progress)
+    load_backbone(backbone, run.path, checkpoint)
     questions = _open_questions(run, trained_on, pretrain.data, pretrain.episode, settings, engine)
     tasks = feature_tasks(questions.data, questions.sampler, backbone, progress, torch.float32, engine)
     labels = Labels(
@@ -250,6 +253,7 @@ def _pretrained(
         backbone=pretrain.backbone.title,
         trained_on=pretrain.data.dataset,
         parameters=_size(backbone),
+        checkpoint=checkpoint,
     )
     learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
 
@@ -329,16 +333,17 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         rates=curve(found.rates),
         weights=curve(found.weights),
         run=run.name,
-        checkpoint=_checkpoint(run),
         system=run.system,
         baseline=run.baseline,
     )
 
 
-def _checkpoint(run: Run) -> Which:
-    """The best on the validation classes; the last of a training that was stopped before its first validation."""
+def _checkpoint(run: Run, settings: TestSettings, progress: Progress) -> Which:
+    """Which weights are tested; it is said, with their step."""
     checkpoints = Checkpoints(run.path)
-    return "last" if checkpoints.has("last") and not checkpoints.has("best") else "best"
+    which: Which = "last" if settings.checkpoint == "last" else checkpoints.tested()
+    progress.say(f"{run.name}: weights of its {which} checkpoint, step {checkpoints.pointer(which).step}")
+    return which
 
 
 def _right_answers(tested: Measured) -> list[int]:
