@@ -45,6 +45,12 @@ class Visitor(httpx.Client):
         files = [("photos", (f"{number}.png", content, "image/png")) for number, content in enumerate(contents)]
         return self.post(address, files=files, data=fields)
 
+    def fit(self) -> dict:
+        """Fit, and wait until that is done."""
+        answer = self.post("/fit", params={"wait": 60})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["model"]
+
     def teach(self, *characters: str, shots: int = 4) -> dict[str, int]:
         """A class for every character; gives their numbers."""
         numbers = {}
@@ -56,9 +62,11 @@ class Visitor(httpx.Client):
 
 
 @contextmanager
-def running(settings: ServeSettings, classifier: FewShotClassifier) -> Iterator[tuple[str, Callable[[], None]]]:
+def running(
+    settings: ServeSettings, classifier: FewShotClassifier, token: str | None = None
+) -> Iterator[tuple[str, Callable[[], None]]]:
     """The address of a server in a thread of its own, and what tells it to stop."""
-    app = create_app(settings, classifier)
+    app = create_app(settings, classifier, token)
     with listening(settings) as place:
         served = server(app, settings)
         thread = threading.Thread(target=served.run, kwargs={"sockets": [place]})
@@ -100,10 +108,12 @@ def serve_with() -> Callable[..., object]:
     """A server with other limits: ``with serve_with(in_flight=2) as visitor``."""
 
     @contextmanager
-    def started(classifier: FewShotClassifier | None = None, **settings: object) -> Iterator[Visitor]:
+    def started(
+        classifier: FewShotClassifier | None = None, *, token: str | None = None, **settings: object
+    ) -> Iterator[Visitor]:
         chosen = ServeSettings(port=0, **settings)
         with (
-            running(chosen, classifier or quick_classifier()) as (found, stop),
+            running(chosen, classifier or quick_classifier(), token) as (found, stop),
             Visitor(base_url=found, timeout=60) as client,
         ):
             client.stop = stop

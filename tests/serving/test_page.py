@@ -91,7 +91,7 @@ def test_teach_fit_ask_change_download_and_open(opened, glyph_png, visitor, quic
     add_class(page, "ampersand", photos(glyph_png, "&", 0, 1, 2, 3))
     fit(page)
     expect(page.locator("#charts svg")).to_have_count(2)
-    expect(page.locator("#charts svg >> nth=0 >> rect")).to_have_count(len(visitor.post("/fit").json()["rates"]))
+    expect(page.locator("#charts svg >> nth=0 >> rect")).to_have_count(len(visitor.fit()["rates"]))
 
     drop(page, page.locator("#ask-drop .drop"), photos(glyph_png, "g", 8))
     answer = page.locator("#answers > li").first
