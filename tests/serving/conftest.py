@@ -15,6 +15,7 @@ from e3bm.data.sources.glyphs import load_glyphs
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.serving.app import create_app
 from e3bm.serving.server import listening, server
+from e3bm.serving.service import Service
 from e3bm.serving.settings import ServeSettings
 
 PIPELINE = "resize 28, centre_crop 28, normalise none"
@@ -39,6 +40,7 @@ class Visitor(httpx.Client):
     """A client with the words of the API, which can tell its server to stop."""
 
     stop: Callable[[], None]
+    service: Service
 
     def photos(self, address: str, *contents: bytes, **fields: str) -> httpx.Response:
         """Send photos in a form."""
@@ -64,8 +66,8 @@ class Visitor(httpx.Client):
 @contextmanager
 def running(
     settings: ServeSettings, classifier: FewShotClassifier, token: str | None = None
-) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The address of a server in a thread of its own, and what tells it to stop."""
+) -> Iterator[tuple[str, Callable[[], None], Service]]:
+    """The address of a server in a thread of its own, what tells it to stop, and what its routes work with."""
     app = create_app(settings, classifier, token)
     with listening(settings) as place:
         served = server(app, settings)
@@ -81,7 +83,7 @@ def running(
                     break
                 time.sleep(0.01)
             assert served.started, "the server did not start within 10 seconds"
-            yield f"http://127.0.0.1:{place.getsockname()[1]}", stop
+            yield f"http://127.0.0.1:{place.getsockname()[1]}", stop, app.state.service
         finally:
             stop()
             thread.join(30)
@@ -91,7 +93,7 @@ def running(
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A server with the usual limits, one for all tests of a file."""
-    with running(ServeSettings(port=0), quick_classifier()) as (found, _):
+    with running(ServeSettings(port=0), quick_classifier()) as (found, _, _):
         yield found
 
 
@@ -113,10 +115,10 @@ def serve_with() -> Callable[..., object]:
     ) -> Iterator[Visitor]:
         chosen = ServeSettings(port=0, **settings)
         with (
-            running(chosen, classifier or quick_classifier(), token) as (found, stop),
+            running(chosen, classifier or quick_classifier(), token) as (found, stop, service),
             Visitor(base_url=found, timeout=60) as client,
         ):
-            client.stop = stop
+            client.stop, client.service = stop, service
             yield client
 
     return started

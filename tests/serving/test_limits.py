@@ -17,7 +17,7 @@ from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.serving.errors import HEADERS
 from e3bm.serving.server import listening
 from e3bm.serving.settings import ServeSettings
-from serving_networks import Broken, Killed, Stoppable
+from serving_networks import Broken, Stoppable
 
 
 @pytest.fixture

@@ -62,9 +62,10 @@ def create_app(
     app.include_router(api_routes(service))
     app.include_router(_page_routes())
     add_error_handlers(app)
+    access = Access(token, (PAGE / "sign_in.html").read_bytes())
     # The last one added is the outermost.
     app.add_middleware(DefectsAsErrors)
-    app.add_middleware(RequestLimits, settings=settings, access=Access(token))
+    app.add_middleware(RequestLimits, settings=settings, access=access)
     app.add_middleware(MetricsMiddleware, metrics=service.metrics)
     app.add_middleware(SecurityHeaders)
     return app

@@ -50,11 +50,11 @@ def is_loopback(host: str) -> bool:
 class Access:
     """Decides who may ask."""
 
-    def __init__(self, token: str | None) -> None:
-        self._token = token
+    def __init__(self, token: str | None, sign_in_page: bytes = b"") -> None:
+        self._token, self._sign_in_page = token, sign_in_page
 
     def check(self, scope: Scope, headers: Headers) -> Response | None:
-        """Nothing for those who may; a redirect with a cookie for a browser that brings the token; else an error."""
+        """Nothing for those who may; for a browser a cookie or the page that asks for the token; else an error."""
         if self._token is None or scope["path"] in OPEN_PATHS:
             return None
         brought = _brought_in_address(scope)
@@ -63,11 +63,14 @@ class Access:
         kind, _, word = headers.get("authorization", "").partition(" ")
         if (kind.lower() == "bearer" and self._is_right(word.strip())) or self._has_cookie(scope, headers):
             return None
+        asking = {"WWW-Authenticate": "Bearer"}
+        if scope["path"] == "/" and "text/html" in headers.get("accept", ""):
+            return Response(self._sign_in_page, 401, asking, "text/html")
         raise RequestError(
             401,
             "This server asks for its token: open the address that it printed when it was started, or send the header "
             "'Authorization: Bearer TOKEN'.",
-            {"WWW-Authenticate": "Bearer"},
+            asking,
         )
 
     def _is_right(self, word: str) -> bool:

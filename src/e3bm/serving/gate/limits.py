@@ -61,7 +61,7 @@ class RequestLimits:
         address = _split_address(f"//{headers.get('host', '')}")
         name = (address.hostname or "") if address is not None else ""
         # The number of the address that was reached is no name, and nobody can point it elsewhere.
-        if name not in self.settings.known_names and not _same_number(name, scope.get("server")):
+        if name not in self.settings.known_names and not is_same_number(name, scope.get("server")):
             raise RequestError(
                 421, f"This server does not answer for the host '{name[:100]}'; start it with --names to allow it."
             )
@@ -147,7 +147,8 @@ def _has_body(headers: Headers) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-def _same_number(name: str, server: tuple[str, int | None] | None) -> bool:
+def is_same_number(name: str, server: tuple[str, int | None] | None) -> bool:
+    """Whether a host is written as the number of the address that the connection came to."""
     try:
         return server is not None and ipaddress.ip_address(name) == ipaddress.ip_address(server[0])
     except ValueError:
