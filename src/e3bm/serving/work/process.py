@@ -188,7 +188,7 @@ class WorkProcess:
         if self._line is not None and self._process.is_alive():
             return self._line
         self._forget_process()
-        _load_before_forking()
+        load_before_forking()
         ours: Connection
         ours, theirs = CONTEXT.Pipe()
         process = CONTEXT.Process(
@@ -281,7 +281,7 @@ def _settle(found: "asyncio.Future[Any]", error: BaseException | None, result: A
             found.set_result(result)
 
 
-def _load_before_forking() -> None:
+def load_before_forking() -> None:
     """Let the process that forks the others import what they need; it never computes, so that a fork is safe."""
     if sys.platform != "win32":
         CONTEXT.set_forkserver_preload([__name__, "e3bm.serving.work.photos", "e3bm.serving.work.models"])
