@@ -51,7 +51,7 @@ class FitJobs:
 
     async def start(self) -> FitJob:
         """Begin a fit to the photos as they are now; one that runs is joined if it is of these, and else ended."""
-        plan, running = self._workspace.plan_fit(), self._running()
+        plan, running = self._workspace.plan_fit(), self.running
         if running is not None:
             if running.plan.photos == plan.photos:
                 return running
@@ -68,7 +68,7 @@ class FitJobs:
 
     async def cancel(self) -> None:
         """End the fit that runs; it leaves nothing behind."""
-        if self._running() is None:
+        if self.running is None:
             raise RequestError(409, "No fit is running.")
         await self.close()
 
@@ -96,7 +96,9 @@ class FitJobs:
         finally:
             job.ended.set()
 
-    def _running(self) -> FitJob | None:
+    @property
+    def running(self) -> FitJob | None:
+        """The fit that is being made."""
         return self._last if self._last is not None and self._last.state == "running" else None
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 
 from e3bm.serving.fit_job import FitJob, finished
 from e3bm.serving.gate.forms import form_schema, read_form
-from e3bm.serving.kept.workspace import Fit, KeptClass, Workspace
+from e3bm.serving.kept.workspace import Fit, KeptClass
 from e3bm.serving.schemas import (
     AddedPhotos,
     ClassState,
@@ -68,7 +68,7 @@ def _state_routes(router: APIRouter, service: Service) -> None:
     @router.get("/workspace")
     async def show() -> WorkspaceState:
         """Classes, photos by number, and the last fit."""
-        return _workspace_state(workspace)
+        return _workspace_state(service)
 
     @router.delete("/workspace", status_code=204)
     async def clear() -> None:
@@ -135,7 +135,7 @@ def _model_routes(router: APIRouter, service: Service) -> None:
         in_use = (workspace.initial.extractor, workspace.snapshot.unfitted.extractor)
         opened = await service.photo_work.run(open_model, upload, prior, *map(Shared, in_use))
         await _changed(workspace.open, opened.classifier(prior, *in_use), upload)
-        return _workspace_state(workspace)
+        return _workspace_state(service)
 
 
 def _fit_routes(router: APIRouter, service: Service) -> None:
@@ -185,8 +185,9 @@ def _job_state(job: FitJob, version: int) -> FitState:
     )
 
 
-def _workspace_state(workspace: Workspace) -> WorkspaceState:
+def _workspace_state(service: Service) -> WorkspaceState:
     """Everything but the features."""
+    workspace = service.workspace
     now = workspace.snapshot
     return WorkspaceState(
         token=workspace.token,
@@ -195,6 +196,7 @@ def _workspace_state(workspace: Workspace) -> WorkspaceState:
         unchangeable=now.unchangeable,
         classes=tuple(map(_class_state, now.classes)),
         model=None if now.fit is None else _fit_state(now.fit, fresh=now.fit.version == now.version),
+        fitting=service.fits.running is not None,
         limits=_limits(workspace.settings),
     )
 

@@ -114,6 +114,8 @@ class WorkspaceState(Record):
     """Why classes cannot be changed, in one sentence; null where they can."""
     classes: tuple[ClassState, ...]
     model: ModelState | None
+    fitting: bool
+    """Whether a fit is being made."""
     limits: Limits
 
 

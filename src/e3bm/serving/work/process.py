@@ -22,11 +22,12 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from e3bm.errors import E3BMError, SettingsError
-from e3bm.serving.errors import RequestError, busy_error
+from e3bm.serving.errors import RequestError
 
 KEPT_VALUES = 4
 TOLD_EVERY = 0.2
 """Seconds between two reports of how far a piece of work is."""
+OUT_OF_MEMORY = "The work was ended by the system, perhaps for lack of memory; try again with fewer or smaller photos."
 CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
@@ -116,7 +117,9 @@ class WorkProcess:
             async with asyncio.timeout(limit), self._turn:
                 return await self._one(work, arguments, tell)
         except TimeoutError:
-            raise busy_error(f"The work took longer than {limit:g} seconds; try again with fewer photos.") from None
+            raise RequestError(
+                503, f"The work took longer than {limit:g} seconds and was ended; try again with fewer photos."
+            ) from None
 
     def close(self) -> None:
         """End the process, whatever it does."""
@@ -180,9 +183,7 @@ class WorkProcess:
             self._forget_process()
             if self._stopping or self._closed:
                 raise Stopped from None
-            raise busy_error(
-                "The work was ended by the system, perhaps for lack of memory; try again with fewer or smaller photos."
-            ) from None
+            raise RequestError(503, OUT_OF_MEMORY) from None
 
     def _open_line(self) -> Connection:
         if self._line is not None and self._process.is_alive():
@@ -327,7 +328,7 @@ def _answer(content: bytes, values: dict[int, Any], line: Connection) -> "_Finis
     except (E3BMError, RequestError) as error:
         return _Failed(error)
     except MemoryError:
-        return _Failed(busy_error("There is not enough memory for this work; try again with fewer or smaller photos."))
+        return _Failed(RequestError(503, OUT_OF_MEMORY))
     except Exception:
         return _Defect(traceback.format_exc())
 
