@@ -154,13 +154,17 @@ def meta_step(
     optimiser.zero_grad(set_to_none=True)
     figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
     learner.method.at(progress)  # in processes without tasks too: it may say what is trained
-    if batch is not None:
+    trained = engine.summed_gradients(learner.parameters())
+    if batch is None:
+        with trained:
+            pass  # nothing of ours: the others' sums
+    else:
         batch = engine.place(batch)
         trace = learner(batch)
         loss = learner.training_loss(trace, batch, progress)
-        (held / count * loss).backward()
+        with trained:
+            (held / count * loss).backward()
         figures = _figures(trace, batch)
-    engine.sum_gradients(learner.parameters())
     check_gradients(optimiser, step)
     clip_gradients(optimiser, settings.optimiser)
     factor = schedule_factor(settings.optimiser, step) * learner.method.outer_factor(progress)

@@ -27,6 +27,7 @@ from e3bm.runs.evaluation.evaluate import evaluate
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
 from e3bm.runs.folder.checkpoint import Checkpoints, Continuation
 from e3bm.runs.folder.run_folder import RunFolder, opened
+from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
 from e3bm.runs.training.optimisers import check_gradients
@@ -135,8 +136,8 @@ def _step(
         scores = model(images)
     scores = scores if scores.dtype == torch.double else scores.float()
     loss = functional.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
-    (loss / engine.world).backward()
-    engine.sum_gradients(model.parameters())
+    with engine.summed_gradients(model.parameters()):
+        (loss / engine.world).backward()
     check_gradients(optimiser, step)
     optimiser.step()
     engine.share_buffers(model)
@@ -158,7 +159,7 @@ def run_pretrain(
     progress = progress or Silent()
     check_selection(settings.validation.split)
     engine = Engine.start(settings.machine)
-    data = open_data(settings.data)
+    data = open_data(on_local_disk(settings.data, engine))
     check_splits(data.images.splits)
     if settings.left_out is not None:
         part, count = settings.left_out

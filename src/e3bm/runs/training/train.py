@@ -12,6 +12,7 @@ from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
 from e3bm.runs.folder.run_folder import RunFolder, opened
+from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
 from e3bm.runs.training.cross_fitting import CrossFitted, check_free_of_coordinates
@@ -25,7 +26,7 @@ def run_train(
     progress = progress or Silent()
     check_selection(settings.validation.split)
     engine = Engine.start(settings.machine)
-    data = open_data(settings.data)
+    data = open_data(on_local_disk(settings.data, engine))
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     backbone = build_backbone(settings.backbone, *data.input_shape)
