@@ -113,7 +113,7 @@ def test_mixing_when_delta_is_zero(mixing, kind):
         mixing=mixing,
         fractions=(FRACTION, FRACTION),
     )
-    of_base = {"residual": 1.0, "scaled": 1.0, "convex": 1 - FRACTION, "literal": FRACTION}[mixing]
+    of_base = {"residual": 1.0, "scaled": 1.0, "shifted": 1.0, "convex": 1 - FRACTION, "literal": FRACTION}[mixing]
     rates, weights = values(hyperprior)
     torch.testing.assert_close(rates, of_base * hyperprior.rate.values.expand(TASKS, -1))
     torch.testing.assert_close(weights, of_base * hyperprior.weight.values.expand(TASKS, -1))
@@ -129,6 +129,7 @@ def test_mixing_when_delta_is_zero(mixing, kind):
         ("convex", (1 - FRACTION) * 0.1 + FRACTION * 0.5, (1 - FRACTION) * 0.25 + FRACTION * 0.5),
         ("literal", FRACTION * 0.1 + (1 - FRACTION) * 0.5, FRACTION * 0.25 + (1 - FRACTION) * 0.5),
         ("scaled", 0.1 * 1.6487212707001282, 0.25 * 1.5),
+        ("shifted", 0.1 * 1.6487212707001282, 0.25 + 0.5),
     ],
 )
 def test_mixing_of_a_known_delta(mixing, rate, weight):

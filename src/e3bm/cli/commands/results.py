@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 from e3bm.errors import CheckpointError, SettingsError
 
 
@@ -56,10 +56,9 @@ def _list(options: Options) -> int:
         return 0
     for run in runs:
         told = "; ".join(
-            f"{each.dataset} {each.split} {each.ways}-way {each.shots}-shot {each.accuracy:.2f} ± {each.ci:.2f}"
-            for each in run.results
+            f"{each.dataset} {each.split} {each.task} {each.accuracy:.2f} ± {each.ci:.2f}" for each in run.results
         )
-        print(f"{run.path.relative_to(options.results)}  {run.title}  {told or run.kind}")
+        show(f"{run.path.relative_to(options.results)}  {run.title}  {told or run.kind}")
     return 0
 
 
@@ -103,4 +102,4 @@ def _say(options: Options, values: list[str], lines: list[str]) -> None:
     if options.json:
         print_json(values)
     else:
-        print("\n".join(lines))
+        show("\n".join(lines))

@@ -6,6 +6,10 @@ systems of the tables in `feature_systems.py`, `inner_systems.py` and `image_sys
 inner loops and hyperpriors they share. A new family is a file of its own, listed below.
 """
 
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
 from e3bm.errors import SettingsError
 from e3bm.paper.presets.configurations import (
     ABLATIONS,
@@ -28,12 +32,13 @@ from e3bm.paper.presets.published import omniglot_presets, paper_presets, paper_
 from e3bm.paper.presets.small import small_presets, small_variants
 
 
-def presets() -> dict[str, Preset]:
-    """All presets by name."""
+@cache
+def presets() -> Mapping[str, Preset]:
+    """All presets by name; made once."""
     paper, small = list(paper_presets()), list(small_presets())
     rows = [*paper, *small, *paper_variants(paper), *small_variants(small), *feature_system_presets()]
     rows += [*omniglot_presets(), *inner_system_presets(rows), *tadam_presets(), *ctm_presets(), *robust_presets()]
-    return {preset.name: preset for preset in rows}
+    return MappingProxyType({preset.name: preset for preset in rows})
 
 
 def find_preset(name: str) -> Preset:
