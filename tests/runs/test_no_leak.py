@@ -99,12 +99,15 @@ def test_training_is_on_the_training_classes(runs):
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_a_test_looks_at_the_classes_it_names_and_at_no_others(data, tmp_path, kind, split):
     KINDS[kind](data[CLEAN], tmp_path / "run")
-    found = {}
+    found, factors = {}, set()
     for name, folder in data.items():
-        (result,) = run_test([tmp_path / "run"], TestSettings(episodes=4, split=split, folder=folder))
+        wanted = TestSettings(episodes=4, split=split, folder=folder, calibrate=3)
+        (result,) = run_test([tmp_path / "run"], wanted)
         found[name] = result.accuracy, result.nll, result.ece, result.episodes_hash
+        factors.add(result.metrics["score_factor"])
     assert len({found[name] for name in found if name != split}) == 1
     assert found[split][:3] != found[CLEAN][:3]
+    assert len(factors) == 1  # fitted on the validation classes of the data that the run was trained on
     assert found[split][3] == found[CLEAN][3]  # which images are asked for does not depend on their pixels
 
 

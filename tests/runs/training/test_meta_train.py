@@ -1,6 +1,7 @@
 """Meta-training: what is logged, what is kept, and what stops it."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -233,9 +234,11 @@ def test_a_step_is_bounded_as_the_settings_say(small_data, bound):
 class OneOfTwo(Engine):
     """A process that keeps what it would have sent: the gradients of its share."""
 
-    def sum_gradients(self, parameters):
+    @contextmanager
+    def summed_gradients(self, parameters):
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        super().sum_gradients(trained)
+        with super().summed_gradients(trained):
+            yield
         object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in trained])
 
     def gather(self, mine, total, dim=0):

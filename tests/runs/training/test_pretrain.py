@@ -1,6 +1,7 @@
 """Pretraining: schedules, classifiers, selection by few-shot accuracy, and that it learns."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -104,8 +105,11 @@ def test_a_batch_larger_than_the_data(small_data, tmp_path):
 class Sent(Engine):
     """A process that keeps what it would have sent: the gradients of its share."""
 
-    def sum_gradients(self, parameters):
-        object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in parameters])
+    @contextmanager
+    def summed_gradients(self, parameters):
+        trained = list(parameters)
+        yield
+        object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in trained])
 
     def gather(self, mine, total, dim=0):
         return mine
