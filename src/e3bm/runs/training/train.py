@@ -32,7 +32,8 @@ def run_train(
     learner = build_learner(settings, backbone, classes=data.classes, image_size=data.input_shape[1]).to(engine.device)
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
     training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
-    validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    validated = settings.validation.episode(settings.episode)
+    validating = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     with opened(folder, "train", settings, inputs, engine, tensorboard, data.input_shape) as run:
         validation = build_tasks(settings, data, backbone, validating, progress, engine)
         tasks = validation  # where nothing is trained, features of the training classes need not be computed
