@@ -119,7 +119,7 @@ async def teach(client: httpx.AsyncClient) -> None:
         made = (await client.post("/classes", json={"name": character})).json()
         files = [("photos", (f"{number}.png", photo(character, number))) for number in range(SHOTS)]
         (await client.post(f"/classes/{made['id']}/photos", files=files)).raise_for_status()
-    (await client.post("/fit")).raise_for_status()
+    (await client.post("/fit", params={"wait": 60})).raise_for_status()
 
 
 def photo(character: str, number: int) -> bytes:

@@ -104,9 +104,11 @@ def _short_table() -> str:
             "Paper, 1-shot",
             "Ours, 1-shot",
             "Difference",
+            "ECE %",
             "Paper, 5-shot",
             "Ours, 5-shot",
             "Difference",
+            "ECE %",
             "Budget",
         ),
         tuple(_short_cells(key, found) for key, found in sorted(lines.items(), key=_order)),
@@ -128,7 +130,7 @@ def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...
     for shots in (1, 5):
         row = found.get(shots)
         if row is None or row.ours is None:
-            cells += [Cell("–", number=True)] * 3
+            cells += [Cell("–", number=True)] * 4
             continue
         ours = row.ours.result
         difference = "–" if ours.paired_difference is None else f"{ours.paired_difference:+.2f} ± {ours.paired_ci:.2f}"
@@ -136,6 +138,7 @@ def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...
             Cell(f"{row.paper:.1f}" if row.paper else "–", number=True),
             Cell(f"{ours.accuracy:.2f} ± {ours.ci:.2f}", number=True),
             Cell(difference, ours.excludes_zero, number=True),
+            Cell(f"{ours.ece:.1f}", number=True),
         ]
     seeds = len(first.seeds)
     return (*cells, Cell(f"{seeds} seed{'s' * (seeds > 1)}, {first.budget}"))
@@ -196,7 +199,9 @@ def _whitening_table() -> str:
 
 def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
     """One line per system: accuracy, difference to its own baseline, calibration, seeds."""
-    columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %", "Seeds")
+    fitted = any("calibrated_nll" in each.first.metrics for each in found)
+    columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %")
+    columns += ("NLL, fitted", "ECE %, fitted") * fitted + ("Seeds",)
     lines = []
     order = lambda entry: (entry.first.dataset, entry.first.ways, entry.first.shots, entry.first.split)
     for each in sorted(found, key=order):
@@ -214,10 +219,16 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
                 Cell(difference, result.excludes_zero, number=True),
                 Cell(f"{result.nll:.3f}", number=True),
                 Cell(f"{result.ece:.1f}", number=True),
+                *([_metric(result, "calibrated_nll", 3), _metric(result, "calibrated_ece", 1)] if fitted else []),
                 Cell(", ".join(map(str, each.seeds))),
             )
         )
     return Table(columns, tuple(lines)).markdown()
+
+
+def _metric(result: Result, name: str, digits: int) -> Cell:
+    value = result.metrics.get(name)
+    return Cell("–" if value is None else f"{value:.{digits}f}", number=True)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def test_it_serves_real_features_and_stops_politely(glyph_png, tmp_path) -> None
                     number = client.post("/classes", json={"name": character}).json()["id"]
                     files = [("photos", ("a.png", glyph_png(character, place))) for place in range(2)]
                     assert client.post(f"/classes/{number}/photos", files=files).status_code == 201
-                assert client.post("/fit").status_code == 200
+                assert client.post("/fit", params={"wait": 60}).status_code == 200
                 asked = glyph_png("g", 5)
                 (told,) = client.post("/predict", files={"photos": asked}).json()["predictions"]
                 (tmp_path / "m.e3bm").write_bytes(client.get("/model").content)

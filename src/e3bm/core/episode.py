@@ -96,6 +96,13 @@ class TaskBatch:
                 "Support and query must agree in the number of tasks and in feature shape; "
                 f"found {tuple(self.support.shape)} and {tuple(self.query.shape)}."
             )
+        if not self.support.is_floating_point() or self.support.dtype != self.query.dtype:
+            raise DataError(
+                "Support and query must be floating-point numbers of one type; "
+                f"found {self.support.dtype} and {self.query.dtype}."
+            )
+        if 0 in self.query.shape[:2]:
+            raise DataError(f"There is nothing to predict: the query has shape {tuple(self.query.shape)}.")
         _check_labels("support", self.support_labels, self.support, self.ways)
         if self.query_labels is not None:
             _check_labels("query", self.query_labels, self.query, self.ways)

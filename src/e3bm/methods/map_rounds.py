@@ -22,6 +22,7 @@ class MapRoundsSettings(InnerLoopSettings):
     """MAP without balance: rounds of soft assignment on features centred on their task."""
 
     title = "MAP"
+    any_features = True
     transductive = True
 
     name: Literal["map_rounds"] = "map_rounds"

@@ -22,6 +22,11 @@ __all__ = ["METRIC_COLUMNS", "Cell", "Table", "details_table", "plus_minus", "re
 
 # Metrics that are shown: the name in a result, and how many digits.
 METRIC_COLUMNS: dict[str, tuple[str, int]] = {"NLL": ("nll", 3)}
+# Shown where any row has them: what a factor on the scores, fitted on validation classes, makes of NLL and ECE.
+CALIBRATED_COLUMNS: dict[str, tuple[str, int]] = {
+    "calibrated NLL": ("calibrated_nll", 3),
+    "calibrated ECE %": ("calibrated_ece", 2),
+}
 DETAILS = (
     "Method", "Run", "Backbone", "M", "Order", "Seed", "Commit",
     "Parameters", "+param", "Test time", "+time", "Train time", "+train",
@@ -51,6 +56,7 @@ def results_table(results: Sequence[Result]) -> Table:
         "Difference %": lambda result: _difference(result, results),
         **{name: _metric(*shown) for name, shown in METRIC_COLUMNS.items()},
         "ECE %": lambda result: _number(_decimal(result.ece, 2)),
+        **{name: _metric(*shown) for name, shown in CALIBRATED_COLUMNS.items() if _any_has(results, shown[0])},
         "Setting": _setting,
         "BatchNorm": lambda result: Cell(result.batchnorm + " †" * result.transductive_batchnorm),
         "Hyperprior": lambda result: Cell(result.hyperprior or NONE),
@@ -127,6 +133,10 @@ def runs_table(runs: Sequence[Run]) -> Table:
 def _setting(result: Result) -> Cell:
     flag = result.transductive_batchnorm and result.setting != "transductive"
     return Cell(result.setting + " †" * result.transductive_batchnorm, flag=flag)
+
+
+def _any_has(results: Sequence[Result], metric: str) -> bool:
+    return any(metric in result.metrics for result in results)
 
 
 def _metric(name: str, digits: int) -> Callable[[Result], Cell]:

@@ -13,6 +13,8 @@ from e3bm.errors import CheckpointError
 FORMAT = 1
 Protocol = tuple[str, str, str]
 ALONE = "alpha constant, v last"
+RIGHT_ANSWERS = "right_answers"
+"""Beside a result in a run folder: how many queries of each episode were answered rightly, as one text."""
 
 
 class Bins(BaseModel):
@@ -183,7 +185,7 @@ def read_result(values: Mapping[str, Any], where: str) -> Result:
             "that wrote it, or test the run again."
         )
     try:
-        return Result.model_validate(dict(values))
+        return Result.model_validate({key: value for key, value in values.items() if key != RIGHT_ANSWERS})
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"

@@ -104,6 +104,8 @@ class HyperpriorSettings(Settings):
     """Keep trained alpha and v inside (0, 1)."""
     detach: bool = False
     """Stop gradients at the generator's inputs."""
+    familiar: bool = False
+    """Go back to the fixed alpha and v of before training on tasks unlike those of training (with 'stats')."""
     kl: float = Field(default=0.0, ge=0)
     """Coefficient of the KL term between generated and base values."""
 
@@ -119,6 +121,8 @@ class HyperpriorSettings(Settings):
             raise ValueError("the 'stats' summary replaces the embedding; set embedding off or choose another summary")
         if self.mixing == "scaled" and self.weight == "generated" and self.weight_start == "last":
             raise ValueError("a zero cannot be scaled: use weight_start 'equal', or mixing 'shifted'")
+        if self.familiar and not (self.generated and self.summary == "stats"):
+            raise ValueError("familiar needs generated alpha or v and the summary 'stats', which says how a task looks")
         return self
 
 
@@ -208,6 +212,9 @@ class TrainSettings(Settings):
 
     data: DataSettings = DataSettings()
     episode: EpisodeSettings = EpisodeSettings()
+    tasks: Literal["all", "cross-fitted"] = "all"
+    """Classes of training episodes: all training classes, or for each task only classes that the backbone of its
+    features was pre-trained without (`e3bm pretrain --folds K`), as the classes of a test are."""
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[MethodSettings] = Field(default_factory=lambda: _method_of({}))
     """Which method, and its own options; its file in `e3bm.methods` has them."""
@@ -318,6 +325,15 @@ class PretrainSettings(Settings):
     """Steps between checkpoints."""
     seed: int = Field(default=0, ge=0)
     """Initial values, order and augmentation."""
+    left_out: tuple[int, int] | None = None
+    """Train without part I of K of the training classes (whole super-classes, where the data set has such); `--folds K`
+    makes one such run for every part."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.left_out is not None and not 1 <= self.left_out[0] <= self.left_out[1]:
+            raise ValueError(f"left_out is a part I of K, with I from 1 to K; found {self.left_out}")
+        return self
 
 
 class TestSettings(Settings):
@@ -346,6 +362,12 @@ class TestSettings(Settings):
     """How many episodes; unset: 600, or 1,000 with uneven queries."""
     seed: int = Field(default=1234, ge=0)
     """Which episodes; the same seed gives the same list for every model."""
+    calibrate: int = Field(default=0, ge=0)
+    """Validation episodes on which one factor on all scores is fitted; NLL and ECE are then told with it, too. 0: no
+    factor. The test classes are never used for it."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Which weights: the best on the validation classes (a run that was never validated has only the last), or the
+    last."""
     batch: int = Field(default=16, ge=1)
     """Tasks at a time; no influence on results."""
     allow_seen: bool = False

@@ -1,6 +1,6 @@
 """From data settings to tasks: images with a pipeline, or cached features of a frozen backbone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -94,8 +94,24 @@ def feature_tasks(
 
     They are kept under their weights, data and pipeline. Every process computes its share of the images.
     """
+    return FeatureTasks(
+        *feature_table(data, sampler.classes, backbone, progress, engine, keep=keep, needs=needs), sampler, dtype
+    )
+
+
+def feature_table(
+    data: OpenData,
+    classes: Sequence[int],
+    backbone: Backbone,
+    progress: Progress,
+    engine: Engine,
+    *,
+    keep: bool = True,
+    needs: Needs | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features, or maps, of all images of some classes, and the positions of these images in the data set."""
     maps = needs if needs is not None and needs.takes == "maps" else None
-    positions = np.unique(np.concatenate([data.images.indices_of(number) for number in sampler.classes]))
+    positions = np.unique(np.concatenate([data.images.indices_of(number) for number in classes]))
     network = f"{backbone!r} {weights_digest(backbone)}"
     if maps is not None:
         network += " maps" if maps.last_pooling else " maps before the last pooling"
@@ -112,7 +128,7 @@ def feature_tasks(
         if keep and engine.leads:
             cache.keep(key, features)
     assert features is not None
-    return FeatureTasks(features, positions, sampler, dtype)
+    return features, positions
 
 
 def _embedder(

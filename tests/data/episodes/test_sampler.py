@@ -218,3 +218,15 @@ def test_random_words_have_addresses(addresses: list[int], width: int) -> None:
         assert (numbers >= 0).all()
         assert (numbers < 1).all()
         assert len(np.unique(everything)) == everything.size
+
+
+def test_the_same_classes_in_another_split_give_other_episodes(tiny: PackedImages) -> None:
+    """Lists of different splits have nothing in common, not even which places of their pools they draw."""
+    members = tiny.splits["train"]
+    rest = [number for number in range(12) if number not in members]
+    spec, found = EpisodeSpec(5, 1, 5), []
+    for split, other in (("train", "val"), ("val", "test"), ("test", "train")):
+        splits = {split: members, other: rest}
+        moved = PackedImages.from_arrays(tiny.images, tiny.labels, tiny.class_names, splits)
+        found.append(EpisodeSampler.of_split(moved, split, spec, 0).batch(range(20)))
+    assert len({episode for episodes in found for episode in episodes}) == 3 * 20

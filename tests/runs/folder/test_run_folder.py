@@ -5,6 +5,7 @@ import json
 import pytest
 
 from e3bm.errors import CheckpointError
+from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.files import read_json, write_json
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.folder.upgrade import VERSION
@@ -144,7 +145,7 @@ def test_results_on_the_same_episodes_replace_one_another(tmp_path):
     run = RunFolder(tmp_path)
     first = result_of("run", "MTL", accuracy=1.0)
     for changed in (first, first.but(split="val"), first.but(accuracy=2.0)):
-        run.add_result(changed)
+        keep_result(run.path, changed)
     kept = [read_result(row, "here") for row in read_json(tmp_path / "results.json")]
     assert [(each.split, each.accuracy) for each in kept] == [("val", 1.0), ("test", 2.0)]
 

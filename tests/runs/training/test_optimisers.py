@@ -146,6 +146,21 @@ def test_one_step_moves_each_kind_by_its_own_rate(small_data, kind):
             )
 
 
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_weights_decay_where_the_settings_say_so(small_data, kind):
+    """Without any other gradient what is trained goes towards zero, or stays."""
+    wanted = settings(small_data, "mtl")
+    for decay in (0.0, 0.1):
+        learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
+        optimiser = build_optimiser(learner, OUTER.but(kind=kind, theta=1e-3, weight_decay=decay))
+        before = learner.method.initialiser.weight.detach().clone()
+        for parameter in learner.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimiser.step()
+        after = learner.method.initialiser.weight.detach()
+        assert bool((after.abs() < before.abs()).all() if decay else torch.equal(after, before))
+
+
 def test_schedules_are_functions_of_the_step():
     steps = lambda kind, **more: [
         schedule_factor(OptimiserSettings(steps=8, schedule=kind, **more), step) for step in (0, 3, 4, 8)

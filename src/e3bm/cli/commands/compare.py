@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 
 if TYPE_CHECKING:
     from e3bm.runs.result import Result
@@ -55,7 +55,7 @@ def _name_the_missing(found: "list[list[Result]]", options: Options) -> None:
             command = f"e3bm test {path} --dataset {first.dataset} --split {first.split} --episodes {first.episodes} "
             command += f"--ways {first.ways} --shots {first.shots} --queries {first.queries}"
             command += "" if first.query_shares is None else f" --query-shares {first.query_shares}"
-            print(f"{path} is in no table: it was not tested on these episodes; run: {command}", file=sys.stderr)
+            show(f"{path} is in no table: it was not tested on these episodes; run: {command}", file=sys.stderr)
 
 
 def run(words: Sequence[str]) -> int:
@@ -95,5 +95,5 @@ def run(words: Sequence[str]) -> int:
         return 0
     _name_the_missing(found, options)
     tables = [comparison_table(results) for results in found]
-    print("\n\n".join(table.markdown() if options.markdown else table.text() for table in tables))
+    show("\n\n".join(table.markdown() if options.markdown else table.text() for table in tables))
     return 0

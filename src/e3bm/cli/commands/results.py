@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 from e3bm.errors import CheckpointError, SettingsError
 
 
@@ -58,7 +58,7 @@ def _list(options: Options) -> int:
         told = "; ".join(
             f"{each.dataset} {each.split} {each.task} {each.accuracy:.2f} ± {each.ci:.2f}" for each in run.results
         )
-        print(f"{run.path.relative_to(options.results)}  {run.title}  {told or run.kind}")
+        show(f"{run.path.relative_to(options.results)}  {run.title}  {told or run.kind}")
     return 0
 
 
@@ -102,4 +102,4 @@ def _say(options: Options, values: list[str], lines: list[str]) -> None:
     if options.json:
         print_json(values)
     else:
-        print("\n".join(lines))
+        show("\n".join(lines))
