@@ -46,9 +46,8 @@ settings.load_profile("mutants")
 CLOCK = count(1_000_000_000)
 # Forks of a process that has imported what is slow to import and is not ours.
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(
-    ["torch", "pydantic", "PIL.Image", "safetensors.torch", "beartype", "pytest", "hypothesis"]
-)
+SLOW = "torch torch._dynamo torch.testing pydantic PIL.Image safetensors.torch beartype pytest hypothesis"
+FORKED.set_forkserver_preload(SLOW.split())
 
 
 @dataclass(frozen=True)
