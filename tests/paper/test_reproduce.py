@@ -248,14 +248,7 @@ def test_every_row_that_we_have_has_a_preset_in_both_scales():
     names = presets()
     for table in ("T1", "T2", "S1", "S2"):
         for row in paper_rows(table, unprinted=table == "T1"):
-            if row.accuracy is not None and row.alone not in (
-                "MatchNets",
-                "ProtoNets",
-                "MetaOptNet",
-                "CAN",
-                "CAN+T",
-                "EGNN",
-            ):
+            if row.accuracy is not None:
                 assert preset_name(row, "paper") in names
             if row.dataset == "fc100":
                 assert preset_name(row, "small") in names

@@ -38,8 +38,8 @@ def test_parameters_that_nobody_used_have_a_zero_gradient():
     """With several processes they must, so with one they do as well: weight decay then acts on the same numbers."""
     used, unused, frozen = (nn.Parameter(torch.ones(2)) for _ in range(3))
     frozen.requires_grad_(False)
-    used.sum().backward()
-    Engine().sum_gradients([used, unused, frozen])
+    with Engine().summed_gradients([used, unused, frozen]):
+        used.sum().backward()
     assert torch.equal(used.grad, torch.ones(2))
     assert torch.equal(unused.grad, torch.zeros(2))
     assert frozen.grad is None

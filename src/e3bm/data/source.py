@@ -1,6 +1,5 @@
 """What a data set says of itself, how data sets are registered, and the one way to open a prepared one."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from e3bm.data.layouts.base import KnownClasses, Layout
 from e3bm.data.store.format import CLASSES_FILE, SPLIT_NAMES, recover
 from e3bm.data.store.packed import PackedImages
 from e3bm.errors import DataError, SettingsError
+from e3bm.json_files import parse_json
 from e3bm.registry import Registry
 
 DATA_VARIABLE = "E3BM_DATA"
@@ -151,7 +151,7 @@ def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Pac
 @cache
 def class_list(name: str) -> Mapping[str, Any]:
     """A standard class list of the package: for each split its class names, some of them grouped."""
-    return dict(json.loads(files("e3bm.data").joinpath("class_splits", f"{name}.json").read_text("utf-8")))
+    return dict(parse_json(files("e3bm.data").joinpath("class_splits", f"{name}.json").read_bytes()))
 
 
 def split_of_each(classes_of: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:

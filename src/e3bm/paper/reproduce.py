@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from e3bm.errors import SettingsError
+from e3bm.errors import CheckpointError, SettingsError
 from e3bm.paper.cost import cost
 from e3bm.paper.presets import find_preset, presets
 from e3bm.paper.run_missing import Effort, preset_name, run_missing, studied_arms
@@ -113,7 +113,10 @@ def _row(printed: PaperCost, parameters: int, results: Path) -> CostRow:
 
 def _measured(results: Path) -> dict[str, Any]:
     path = results / COSTS_FILE
-    return dict(read_json(path)) if path.exists() else {}
+    found = read_json(path) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is damaged: it is no table of costs. Bring it back from a copy.")
+    return found
 
 
 def _measure(results: Path, name: str, progress: Progress) -> None:

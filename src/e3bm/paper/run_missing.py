@@ -103,7 +103,7 @@ def preset_name(row: PaperRow, scale: Scale) -> str:
     if variant and word not in VARIANTS[variant]:
         known = " and ".join(name.upper() for name in VARIANTS[variant])
         raise SettingsError(f"--scale {scale} is for {known}, not for {row.method}; name a row with --row.")
-    place = f"{BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
+    place = f"{row.system.backbone or BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
     several = "5x" if row.method.startswith("5x") else ""
     name = f"{size}-{several}{word}{f'-{variant}' if variant else ''}-{place}-{row.shots}shot"
     # Presets of several seeds and of methods without an inner loop have no kinds of hyperprior.

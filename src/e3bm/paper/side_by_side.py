@@ -16,7 +16,7 @@ from e3bm.runs.system import kind_of
 
 BACKBONES = {
     "4CONV": ("conv4",),
-    "ResNet-12": ("resnet12_tadam", "resnet12"),
+    "ResNet-12": ("resnet12", "resnet12_flat", "resnet12_can", "resnet12_tadam"),
     "ResNet-18": ("resnet18",),
     "ResNet-25": ("resnet25",),
     "WRN-28-10": ("wrn28_10_sib", "wrn28_10"),
@@ -245,7 +245,7 @@ def _tasks(preset: Preset) -> int:
 
 def _published(row: PaperRow) -> Preset | None:
     """The preset of record of a printed row, or else of its system on other data."""
-    backbone, known = BACKBONE_NAMES[row.backbone], presets()
+    backbone, known = row.system.backbone or BACKBONE_NAMES[row.backbone], presets()
     word = f"5x{row.system.preset}" if row.method.startswith("5x") else row.system.preset
     for data in (row.dataset, *PAPER_DATASETS):
         name = f"paper-{word}-{backbone}-{data}-{row.shots}shot"

@@ -1,6 +1,5 @@
 """The numbers that the paper prints, and those that the published code states, as data of this project."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -8,6 +7,7 @@ from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from e3bm.errors import SettingsError
+from e3bm.json_files import parse_json
 
 AccuracyTable = Literal["T1", "T2", "S1", "S2"]
 PAPER_DATASETS = ("miniimagenet", "tieredimagenet", "fc100")
@@ -30,6 +30,8 @@ class System:
     """The word for it in the names of presets."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the method that make it the printed system."""
+    backbone: str | None = None
+    """Its backbone in names of published presets, where the table states one that its authors did not have."""
 
 
 SYSTEMS = {
@@ -45,7 +47,7 @@ SYSTEMS = {
     "MTL": System(("mtl",), "mtl"),
     "LEO": System(("leo",), "leo"),
     "Robust20-dist": System(("robust_ensemble",), "robust"),
-    "EGNN": System(("egnn",), "egnn", {"graph": "transductive"}),
+    "EGNN": System(("egnn",), "egnn", {"graph": "transductive"}, backbone="conv4"),
     "SIB": System(("sib",), "sib"),
 }
 
@@ -151,7 +153,7 @@ def paper_settings() -> dict[str, Any]:
 
 @cache
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((files("e3bm.paper") / "tables.json").read_text(encoding="utf-8"))
+    document: dict[str, Any] = parse_json((files("e3bm.paper") / "tables.json").read_bytes())
     return document
 
 

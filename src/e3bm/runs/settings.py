@@ -4,7 +4,7 @@ This module imports nothing heavy: `e3bm --help` reads it.
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
@@ -26,7 +26,7 @@ class DataSettings(Settings):
     image_size: int | None = Field(default=None, ge=8, le=512)
     """Pixels of a side after resizing; unset: the data set's own size."""
     recipe: str = "grey"
-    """How images are treated: grey, cifar, mtl, sib, maml, omniglot, or a registered one."""
+    """How images are treated: grey, cifar, mtl, sib, can, egnn, maml, omniglot, or a registered one."""
     normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "lite", "grey", "none"] | None = None
     """Mean and standard deviation that are taken out of pixels; unset: the recipe's own."""
     augment: bool = False
@@ -50,7 +50,8 @@ class BackboneSettings(Settings):
     """The network from image to features."""
 
     name: str = "conv4"
-    """conv4, conv4_64, conv4_stride, resnet12, resnet12_tadam, resnet18, resnet25, wrn28_10, wrn28_10_sib or others."""
+    """conv4, conv4_64, conv4_stride, conv4_egnn, resnet12, resnet12_flat, resnet12_can, resnet12_tadam, resnet18,
+    resnet25, wrn28_10, wrn28_10_sib or others."""
     width: float = Field(default=1.0, gt=0, le=4)
     """Factor on all channel numbers."""
     whitened: bool = False
@@ -156,6 +157,8 @@ class OptimiserSettings(Settings):
     """Meta-steps at which rates fall in the 'milestones' schedule."""
     step_factor: float = Field(default=0.5, gt=0, le=1)
     """Factor of each fall."""
+    factors: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
+    """Factors of the falls at the milestones where they are not all the same; unset: step_factor."""
     clip: float | None = Field(default=10.0, gt=0)
     """Bound on the norm of all gradients together; unset: none."""
     clip_each: float | None = Field(default=None, gt=0)
@@ -167,6 +170,8 @@ class OptimiserSettings(Settings):
     def _consistent(self) -> Self:
         if (self.schedule == "milestones") != bool(self.milestones):
             raise ValueError("the schedule 'milestones' and the milestones themselves belong together; set both")
+        if len(self.factors) not in (0, len(self.milestones)):
+            raise ValueError(f"{len(self.milestones)} milestones need as many factors, found {len(self.factors)}")
         return self
 
 
@@ -179,6 +184,14 @@ class ValidationSettings(Settings):
     """Meta-steps between validations."""
     episodes: int = Field(default=200, ge=1)
     """The same fixed episodes every time."""
+    ways: int | None = Field(default=None, ge=2)
+    """Classes in an episode where it is not as in training, such as for a training with many."""
+    shots: int | None = Field(default=None, ge=1)
+    """Labelled examples per class where it is not as in training."""
+
+    def episode(self, trained: EpisodeSettings) -> EpisodeSettings:
+        """The shape of validation episodes, given that of training."""
+        return trained.but(ways=self.ways or trained.ways, shots=self.shots or trained.shots)
 
 
 class MachineSettings(Settings):

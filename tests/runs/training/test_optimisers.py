@@ -168,6 +168,7 @@ def test_schedules_are_functions_of_the_step():
     assert steps("constant") == [1.0, 1.0, 1.0, 1.0]
     assert steps("step", step_every=4, step_factor=0.5) == [1.0, 1.0, 0.5, 0.25]
     assert steps("milestones", milestones=(3, 7), step_factor=0.5) == [1.0, 0.5, 0.5, 0.25]
+    assert steps("milestones", milestones=(3, 7), factors=(0.25, 0.5)) == [1.0, 0.25, 0.25, 0.125]
     assert steps("cosine") == pytest.approx([1.0, 0.5 * (1 + math.cos(3 * math.pi / 8)), 0.5, 0.0])
 
 
@@ -175,6 +176,12 @@ def test_schedules_are_functions_of_the_step():
 def test_milestones_and_their_schedule_belong_together(half):
     with pytest.raises(SettingsError, match="belong together; set both"):
         read_settings(OptimiserSettings, half)
+
+
+def test_every_milestone_has_a_factor_or_none_has():
+    wrong = {"schedule": "milestones", "milestones": (3, 7), "factors": (0.1,)}
+    with pytest.raises(SettingsError, match="2 milestones need as many factors, found 1"):
+        read_settings(OptimiserSettings, wrong)
 
 
 def gradients(*values):

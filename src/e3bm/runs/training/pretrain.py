@@ -181,7 +181,8 @@ def run_pretrain(
         dtype=dtype,
     )
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
-    sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    validated = settings.validation.episode(settings.episode)
+    sampler = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
     inputs = {"data set": data.images.digest}
     with opened(folder, "pretrain", settings, inputs, engine, tensorboard, data.input_shape) as run:

@@ -40,7 +40,8 @@ def run_train(
     else:
         check_free_of_coordinates(settings, fitted.folds, trained)
         inputs |= fitted.inputs(settings)
-    validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    validated = settings.validation.episode(settings.episode)
+    validating = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     with opened(folder, "train", settings, inputs, engine, tensorboard, data.input_shape) as run:
         validation = build_tasks(settings, data, backbone, validating, progress, engine)
         tasks = validation  # where nothing is trained, features of the training classes need not be computed
