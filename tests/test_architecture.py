@@ -54,3 +54,9 @@ def test_every_room_says_what_it_holds():
     for name in packages():
         text = (PACKAGE / name.replace(".", "/") / "__init__.py").read_text()
         assert text.startswith('"""'), name
+
+
+def test_json_is_read_in_one_place():
+    """Whoever reads JSON otherwise has no limit of depth, size and encoding."""
+    others = [path for path in PACKAGE.rglob("*.py") if path.name != "json_files.py"]
+    assert [str(path) for path in others if re.search(r"\bjson\.loads?\(", path.read_text())] == []

@@ -1,5 +1,6 @@
 """Stopping a run without losing work: the step at hand is finished and saved, then the run ends."""
 
+import os
 import signal
 import threading
 import time
@@ -82,3 +83,14 @@ def time_is_over() -> bool:
     """Whether the time limit around this call has passed."""
     deadline = _deadline.get()
     return deadline is not None and time.monotonic() >= deadline
+
+
+def end_with(parent: int) -> None:
+    """End this worker when its parent is gone: a killed one sends no word, and workers would wait for work for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

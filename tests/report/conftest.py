@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.files import write_json
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.result import Result
@@ -66,7 +67,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         if results is None:
             results = [result_of(name, method.upper() + "+E3BM" * e3bm, epochs=epochs)]
         for result in results:
-            folder.add_result(result)
+            keep_result(folder.path, result)
         return folder.path
 
     return make

@@ -2,8 +2,8 @@ import re
 from pathlib import Path
 
 from e3bm.report.figures import Section, figures
+from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.run import read_what_is_there
-from e3bm.runs.folder.run_folder import RunFolder
 from result_records import result_of
 
 
@@ -97,7 +97,7 @@ def test_what_could_not_be_drawn_is_said(make_run):
 
 def test_a_nearest_mean_has_no_epochs_to_show(pretrained):
     changes = {"epochs": 0, "epoch_accuracy": [50.0], "rates": [0.0], "weights": [1.0]}
-    RunFolder(pretrained).add_result(result_of("pretrain", "nearest class mean", **changes))
+    keep_result(pretrained, result_of("pretrain", "nearest class mean", **changes))
     sections = sections_of([pretrained])
     assert list(sections) == ["Calibration", "Pretraining"]
 

@@ -74,3 +74,20 @@ def test_the_leader_is_the_first_process(monkeypatch):
     assert is_leader()
     monkeypatch.setenv("RANK", "1")
     assert not is_leader()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("total", [1, 5, 6])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gathered_rows_stand_in_the_order_of_their_numbers(monkeypatch, world, total, dim):
+    whole = torch.arange(2.0 * total).view(total, 2)
+    shares = [whole[rank::world] for rank in range(world)]
+
+    def all_gather(parts, mine):
+        for part, share in zip(parts, shares, strict=True):
+            part.zero_()[: len(share)] = share
+
+    monkeypatch.setattr("torch.distributed.all_gather", all_gather)
+    for rank in range(world):
+        found = Engine(rank, world).gather(shares[rank].movedim(0, dim), total, dim=dim)
+        assert torch.equal(found, whole.movedim(0, dim))

@@ -3,14 +3,16 @@
 import io
 import json
 import os
+import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 import tyro
 from pydantic import ValidationError
@@ -18,14 +20,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from e3bm.errors import E3BMError, SettingsError
+from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.runs.folder.environment import is_leader
+from e3bm.runs.folder.run import finite
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TrainSettings
 from e3bm.settings import AnySettings, settings_error
 
 PLAIN_SECONDS = 5.0
+NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+PEER_GONE = re.compile(r"peer|gloo|nccl|socket|connection|store|timed out|DistBackend|DistNetwork", re.IGNORECASE)
+STEERING = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
+STEERING |= {code: f"\\u{code:04x}" for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""Letters that move the cursor, colour the screen or turn the direction of what follows, and what stands for them."""
 Parsed = TypeVar("Parsed")
 
 
@@ -38,10 +46,10 @@ def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
         with termination_as_interrupt():
             return work()
     except E3BMError as error:
-        print(f"e3bm: {error}", file=sys.stderr)
+        show(f"e3bm: {error}", file=sys.stderr)
         return 2
     except Interrupted as stop:
-        print(f"e3bm: {stop}", file=sys.stderr)
+        show(f"e3bm: {stop}", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
         after = "run the same command again to continue." if continues else "nothing was saved."
@@ -51,10 +59,34 @@ def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
         # Whoever read our output has gone (`| head`); nothing is left to say to them.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:
+    except Exception as error:
+        outside = _cause_outside(error)
+        if outside is not None:
+            again = "; what was saved is whole, and the same command goes on from there" if continues else ""
+            show(f"e3bm: {outside}{again}.", file=sys.stderr)
+            return 2
         traceback.print_exc()
         print("e3bm: this is a defect of e3bm; the lines above say where.", file=sys.stderr)
         return 1
+
+
+def _cause_outside(error: BaseException) -> str | None:
+    """What happened to this process rather than inside of it, in words: no memory, or another process that is gone."""
+    said = str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(said)):
+        return "there is not enough memory for this; ask for less at a time, or close other programs"
+    if isinstance(error, BrokenProcessPool):
+        return "a worker process has ended or was killed, perhaps for lack of memory; try fewer workers"
+    lost = isinstance(error, RuntimeError | ConnectionError) and PEER_GONE.search(f"{type(error).__name__} {said}")
+    if lost and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        first = said.partition("\n")[0].strip()
+        return f"another process of this run is gone or cannot be reached ({first[:160]})"
+    return None
+
+
+def show(text: object = "", *, file: IO[str] | None = None, flush: bool = False) -> None:
+    """Print a text in which names of others may stand: what would steer a terminal is shown as a code."""
+    print(str(text).translate(STEERING), file=file or sys.stdout, flush=flush)
 
 
 def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, default: Parsed | None = None) -> Parsed:
@@ -177,7 +209,7 @@ class BarProgress:
             self.bar = None
 
     def say(self, sentence: str) -> None:
-        self.console.print(sentence, markup=False, highlight=False)
+        self.console.print(sentence.translate(STEERING), markup=False, highlight=False)
 
 
 class LineProgress:
@@ -213,7 +245,7 @@ class LineProgress:
 
     def say(self, sentence: str) -> None:
         if not self.quiet:
-            print(sentence, file=sys.stderr, flush=True)
+            show(sentence, file=sys.stderr, flush=True)
 
 
 def _words(numbers: dict[str, float]) -> str:
@@ -224,9 +256,13 @@ def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up:
     """The best validation of a run, and the command that uses it; of several processes only the first says it."""
     if not is_leader():
         return
-    best = max((line for line in folder.lines("metrics") if line["split"] == "val"), key=lambda line: line["accuracy"])
+    lines = [line for line in folder.lines("metrics") if line.get("split") == "val"]
+    lines = [line for line in lines if finite(line.get("accuracy"), line.get("ci"), line.get("step"))]
+    if not lines:
+        raise CheckpointError(f"{run / 'metrics.jsonl'} has no validation, although the run is complete.")
+    best = max(lines, key=lambda line: float(line["accuracy"]))
     if as_json:
         print_json({"run": str(run), **best})
         return
     print(f"best {what} on validation classes {best['accuracy']:.2f} +- {best['ci']:.2f} % at step {best['step']}")
-    print(follow_up)
+    show(follow_up)

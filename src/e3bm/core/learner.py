@@ -15,7 +15,7 @@ from torch.nn import functional
 from e3bm.core.adapt import AdaptationTrace, InnerProblem, Trace, adapt_and_keep
 from e3bm.core.episode import TaskBatch
 from e3bm.core.hyperprior import Hyperprior
-from e3bm.errors import DivergenceError, SettingsError
+from e3bm.errors import DataError, DivergenceError, SettingsError
 
 ParameterKinds = dict[str, list[nn.Parameter]]
 
@@ -73,6 +73,15 @@ class Learner(nn.Module, ABC):
     def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> Trace:
         """Adapt to each task and predict its queries; the two options are for learners with an inner loop."""
 
+    def check_precision(self, batch: TaskBatch) -> None:
+        """Refuse tasks of other numbers than the learner's own, before a product of matrices does."""
+        own = next((each.dtype for each in self.parameters() if each.is_floating_point()), batch.support.dtype)
+        if batch.support.dtype != own:
+            raise DataError(
+                f"The tasks are of {batch.support.dtype} and the learner of {own}; "
+                "bring the tasks' examples, or the learner, to the other's type."
+            )
+
     def parameter_kinds(self) -> ParameterKinds:
         """Every parameter once, by the learning rate it has."""
         return self.method.parameter_kinds()
@@ -97,6 +106,7 @@ class DirectLearner(Learner):
         """Predict the queries of each task."""
         if epochs is not None:
             raise SettingsError(f"{type(self.method).__name__} has no inner epochs; {epochs} were asked for.")
+        self.check_precision(batch)
         trace: Trace = self.method(batch)
         check_finite(trace)
         return trace
@@ -124,6 +134,7 @@ class MetaLearner(Learner):
         self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None
     ) -> tuple[AdaptationTrace, Any]:
         """The same, with the summed ensemble in the method's own form."""
+        self.check_precision(batch)
         problem, epochs = self.method.begin(batch), self.epochs if epochs is None else epochs
         trace, ensemble = adapt_and_keep(problem, self.hyperprior, epochs, every_epoch=every_epoch)
         check_finite(trace)

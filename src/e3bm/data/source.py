@@ -1,6 +1,5 @@
 """What a data set says of itself, how data sets are registered, and the one way to open a prepared one."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,10 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from e3bm.data.layouts.base import KnownClasses, Layout
-from e3bm.data.store.format import CLASSES_FILE, SPLIT_NAMES
+from e3bm.data.store.format import CLASSES_FILE, SPLIT_NAMES, recover
 from e3bm.data.store.packed import PackedImages
 from e3bm.errors import DataError, SettingsError
+from e3bm.json_files import parse_json
 from e3bm.registry import Registry
 
 DATA_VARIABLE = "E3BM_DATA"
@@ -135,6 +135,7 @@ def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Pac
         return PackedImages.open(name)
     known = registered_name(name)
     place = data_folder(folder) / known
+    recover(place)
     if (place / CLASSES_FILE).is_file():
         return PackedImages.open(place)
     command = f"e3bm prepare {known} --source PATH"
@@ -150,7 +151,7 @@ def open_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Pac
 @cache
 def class_list(name: str) -> Mapping[str, Any]:
     """A standard class list of the package: for each split its class names, some of them grouped."""
-    return dict(json.loads(files("e3bm.data").joinpath("class_splits", f"{name}.json").read_text("utf-8")))
+    return dict(parse_json(files("e3bm.data").joinpath("class_splits", f"{name}.json").read_bytes()))
 
 
 def split_of_each(classes_of: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
@@ -160,6 +161,11 @@ def split_of_each(classes_of: Mapping[str, str | Mapping[str, str]]) -> dict[str
         groups = [names] if isinstance(names, str) else list(names.values())
         found.update({name: split for group in groups for name in group.split()})
     return found
+
+
+def family_of_each(members: Mapping[str, str]) -> dict[str, str]:
+    """The family of each class, from lists of class names separated by spaces, by family."""
+    return {name: family for family, names in members.items() for name in names.split()}
 
 
 def divide_by_seed(

@@ -5,15 +5,12 @@ Hub models need the extra `transformers`. They were tried with version 5.22 on s
 models in local folders; no model was fetched.
 """
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import safetensors
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from e3bm.backbones import Backbone, fold_batchnorm, scale_and_shift
@@ -23,10 +20,12 @@ from e3bm.data.pixels.recipes import RECIPES
 from e3bm.data.source import open_dataset, registered_sources
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, parse_pipeline
+from e3bm.json_files import parse_json
 from e3bm.runs.assembly import build_backbone, weights_digest
-from e3bm.runs.folder.checkpoint import misfit, read_weights
+from e3bm.runs.folder.checkpoint import misfit
 from e3bm.runs.folder.relatives import backbone_weights, find_backbone, tested_weights
 from e3bm.runs.folder.run import Run
+from e3bm.runs.folder.tensor_files import read_tensor_file
 from e3bm.runs.folder.upgrade import upgraded_backbone
 from e3bm.runs.kept.store import kept_run, open_run
 from e3bm.runs.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings
@@ -101,11 +100,7 @@ def run_extractor(path: Path, pipeline: str | None = None) -> FeatureExtractor:
 
 def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor:
     """The backbone of a file that `e3bm import-weights` wrote."""
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a readable weights file: {error}.") from None
+    about, weights = read_tensor_file(path)
     if about.get("kind") != "backbone":
         raise CheckpointError(
             f"{path} does not say which backbone it is for; give a run folder, or a file of `e3bm import-weights`."
@@ -115,9 +110,9 @@ def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor
             f"{path} does not say how its images are treated; give that too, for example "
             "pipeline='resize 92, centre_crop 84, normalise imagenet'."
         )
-    steps, weights = parse_pipeline(pipeline), read_weights(path)
+    steps = parse_pipeline(pipeline)
     pixels = steps.output_shape((256, 256, _channels(weights)))[1]
-    chosen = BackboneSettings(name=about["backbone"], width=float(about["width"]))
+    chosen = read_settings(BackboneSettings, {"name": about.get("backbone"), "width": about.get("width")})
     return _extractor(chosen, pixels, weights, steps, str(path))
 
 
@@ -146,7 +141,7 @@ def _network(chosen: BackboneSettings, channels: int, pixels: int) -> Backbone:
 
 
 def _weights_of_run(run: Run, chosen: BackboneSettings) -> dict[str, Tensor]:
-    found = tested_weights(run.path)
+    found = tested_weights(run.path, None)
     inside = {name.partition(INSIDE)[2]: value for name, value in found.items() if INSIDE in name}
     if inside:
         return inside
@@ -213,7 +208,7 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
             name, local_files_only=only_stored, use_safetensors=True, trust_remote_code=False
         )
         place = transformers.utils.cached_file(name, "preprocessor_config.json", local_files_only=only_stored)
-        stated = json.loads(Path(place).read_bytes())
+        stated = dict(parse_json(Path(place).read_bytes()))
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SettingsError(f"The model '{name}' cannot be loaded by transformers: {first}") from None
@@ -280,6 +275,12 @@ def _rebuilt_run(
     try:
         with torch.device("meta"):
             network = fold_batchnorm(_network(chosen, channels, size))
+        expected = network.state_dict()
+        other = [name for name in expected if name in weights and weights[name].dtype != expected[name].dtype]
+        if other:
+            raise CheckpointError(
+                f"its weights '{other[0]}' are {weights[other[0]].dtype}, expected {expected[other[0]].dtype}"
+            )
         network.load_state_dict({name: value.clone() for name, value in weights.items()}, assign=True)
     except RuntimeError as error:
         raise CheckpointError(f"the weights inside do not fit a {chosen.name}: {misfit(error)}") from None

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from e3bm.errors import CheckpointError, E3BMError
@@ -27,12 +25,15 @@ from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.fewshot.support_set import Shots, SupportSet, check_class_name, numbered_names
 from e3bm.fewshot.trust import Suspicion, TrustPrior
+from e3bm.json_files import parse_json
 from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.tensor_files import DIGEST, parse_tensor_file, update_by_tensors
 
 FORMAT, VERSION = "e3bm-model", 1
-ABOUT, DIGEST = "e3bm", "sha256"
+ABOUT = "e3bm"
 SUFFIX = ".e3bm"
 WITH_WEIGHTS = ("run",)
+COLDEST, HOTTEST = 1e-6, 1e6  # temperatures; a fit gives about 1
 KEPT_SCALARS = ("temperature", "threshold", "left_out_accuracy", "counts")
 SHAPES = {
     "centre": "D", "factor": "", "weight": "WD", "bias": "W", "means": "WD", "epoch_weight": "MWD",
@@ -103,11 +104,14 @@ def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any]
 
     Where its ``content`` is given, nothing is opened and ``path`` is only what errors call it.
     """
-    texts, tensors = _content(path) if content is None else _content_of_bytes(path, content)
     try:
-        about = json.loads(texts.get(ABOUT, "{}"))
+        texts, tensors = parse_tensor_file(_content(path) if content is None else content)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
+    try:
+        about = parse_json(texts.get(ABOUT, "{}"))
         form, number, digest = about.get("format"), about.get("version"), about.pop(DIGEST, None)
-    except (ValueError, RecursionError, AttributeError):
+    except (ValueError, AttributeError):
         form = None
     if form != FORMAT:
         raise CheckpointError(f"{path} is no model of `e3bm fit`; expected a file that it or save() wrote.")
@@ -143,7 +147,12 @@ def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int
     try:
         values = dict(about["backbone"])
         channels, pipeline = int(values.pop("channels")), str(about["pipeline"])
-        return BackboneOrigin(**values), channels, pipeline
+        origin = BackboneOrigin(**values)
+        if not isinstance(origin.settings, dict):
+            raise TypeError("the settings of its backbone, which are no object")
+        if not all(isinstance(text, str) for text in (origin.kind, origin.name, origin.digest)):
+            raise TypeError("the name of its backbone, which is no text")
+        return origin, channels, pipeline
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
 
@@ -151,10 +160,7 @@ def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int
 def content_digest(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     """A name for exactly this content."""
     digest = sha256(_text(about).encode())
-    for name in sorted(tensors):
-        value = tensors[name]
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.contiguous().numpy().tobytes())
+    update_by_tensors(digest, tensors)
     return digest.hexdigest()
 
 
@@ -165,39 +171,20 @@ def _text(about: dict[str, Any]) -> str:
 def _may_be_replaced(path: Path) -> bool:
     """Whether a file may be written over: a model, or nothing at all."""
     try:
-        with safetensors.safe_open(path, "pt") as file:
-            return ABOUT in (file.metadata() or {})
-    except (SafetensorError, OSError, ValueError):
+        return ABOUT in parse_tensor_file(path.read_bytes())[0]
+    except (OSError, ValueError):
         return path.stat().st_size == 0
 
 
-def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _content(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise CheckpointError(f"{path} is a folder; expected a model file that `e3bm fit` wrote.")
-        with safetensors.safe_open(path, "pt") as file, path.open("rb") as start:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return _texts(start.read(int.from_bytes(start.read(8), "little"))), tensors
+        return path.read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"There is no model file {path}; `e3bm fit PHOTOS --out {path}` makes one.") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
-
-
-def _content_of_bytes(path: Path, content: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
-    try:
-        tensors = safetensors.torch.load(content)
-        return _texts(content[8 : 8 + int.from_bytes(content[:8], "little")]), tensors
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
-
-
-def _texts(header: bytes) -> dict[str, str]:
-    """The metadata in a header that safetensors has checked: JSON and spaces behind it."""
-    if header.strip() != header.strip(b" "):
-        raise ValueError("its header does not end as it was written")
-    found: dict[str, str] = json.loads(header).get("__metadata__", {})
-    return found
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> FittedHead:
@@ -209,7 +196,7 @@ def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> Fi
     if len(counts) != ways or min(counts) < 1:
         raise CheckpointError(f"it has {ways} classes and {len(counts)} numbers of photos")
     temperature, threshold = float(about["temperature"]), float(about["threshold"])
-    if not (math.isfinite(threshold) and math.isfinite(temperature) and temperature > 0):
+    if not (math.isfinite(threshold) and COLDEST <= temperature <= HOTTEST):
         raise CheckpointError(f"its temperature {temperature} or threshold {threshold} is no usable number")
     accuracy = about["left_out_accuracy"]
     suspicions = tuple(
@@ -231,7 +218,9 @@ def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> Fi
         counts=counts,
     )
     # Whatever else does not fit shows here and not in front of a user's photo.
-    head.predict(np.zeros((1, ensemble.feature_size), dtype=np.float32))
+    found = head.predict(np.full((1, ensemble.feature_size), ensemble.feature_size**-0.5, dtype=np.float32))
+    if not all(np.isfinite(each).all() for each in (found.probabilities, found.known_scores, found.disagreement)):
+        raise CheckpointError("its numbers give no finite prediction")
     return head
 
 
@@ -249,8 +238,10 @@ def _ensemble_of(tensors: dict[str, Tensor], ways: int, *, unit_length: bool) ->
         if len(found) != len(expected) or found != wanted:
             raise CheckpointError(f"its tensor '{field.name}' has shape {found}, which does not fit the others")
         values[field.name] = value
-    if len({value.dtype for value in values.values() if isinstance(value, Tensor)}) != 1:
-        raise CheckpointError("its head mixes precisions")
+    types = {value.dtype for value in values.values() if isinstance(value, Tensor)}
+    if len(types) != 1 or not types <= {torch.float32, torch.float64}:
+        found_types = ", ".join(sorted(str(each).removeprefix("torch.") for each in types))
+        raise CheckpointError(f"its head is of {found_types}, expected float32 or float64 throughout")
     return EnsembleHead(**values)
 
 

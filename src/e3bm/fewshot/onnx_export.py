@@ -27,6 +27,7 @@ from e3bm.runs.folder.files import write_bytes
 
 CLOSE = 1e-5
 TRIED = (1, 3)  # numbers of images at once
+SUFFIX = ".onnx"
 INPUT, OUTPUT = "images", "probabilities"
 
 
@@ -61,6 +62,7 @@ class ClassifierGraph(nn.Module):
 
 def export_onnx(model: FewShotClassifier, path: str | Path) -> ExportedModel:
     """Write the graph of a fitted classifier, after it was checked."""
+    _check_target(Path(path))
     onnx, runtime = _packages()
     target, fitted, extractor = Path(path), model.fitted, model.extractor
     shape = extractor.pipeline.output_shape((256, 256, extractor.channels))
@@ -115,6 +117,12 @@ def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, 
         expected = model.fitted.head.probabilities(features)
         largest = max(largest, float(np.abs(found - expected).max()))
     return largest
+
+
+def _check_target(path: Path) -> None:
+    """Refuse names that are not those of an ONNX file: whatever has such a name would be replaced."""
+    if path.is_dir() or path.suffix != SUFFIX:
+        raise CheckpointError(f"An export is a file whose name ends in {SUFFIX}; found {path}, which is left alone.")
 
 
 def _packages() -> tuple[Any, Any]:

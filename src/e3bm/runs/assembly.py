@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from e3bm.backbones import Backbone, WhitenedBackbone, build, scale_and_shift
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.backbones.normalisation import batchnorm_mode
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
+from e3bm.core.familiarity import Familiarity
 from e3bm.core.hyperprior import FcGenerator, Generator, Hyperprior, LstmGenerator
 from e3bm.core.learner import DirectLearner, Learner, MetaLearner
 from e3bm.core.schedules import (
@@ -25,8 +27,9 @@ from e3bm.core.schedules import (
 )
 from e3bm.errors import SettingsError
 from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts, ReadyFeatures, ReadyMaps
-from e3bm.runs.folder.checkpoint import misfit
+from e3bm.runs.folder.checkpoint import Which, misfit
 from e3bm.runs.folder.relatives import backbone_weights, has_weights
+from e3bm.runs.folder.run import finite
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings
@@ -44,14 +47,14 @@ def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -
     return backbone
 
 
-def load_backbone(backbone: Backbone, source: Path) -> None:
+def load_backbone(backbone: Backbone, source: Path, which: Which | None = None) -> None:
     """Weights from a run of `e3bm pretrain`, in its folder or kept in results, or from a weights file."""
     if not has_weights(source):
         raise SettingsError(
             f"backbone.pretrained: there is no run folder or weights file {source}; make one with `e3bm pretrain --run "
             f"{source}`."
         )
-    weights = backbone_weights(source)
+    weights = backbone_weights(source, which)
     try:
         backbone.load_state_dict({name: value.float() for name, value in weights.items()})
     except RuntimeError as error:
@@ -154,6 +157,9 @@ def build_hyperprior(method: InnerLoopSettings, settings: HyperpriorSettings, pa
         mixing=settings.mixing,
         fractions=(settings.mixing_fraction, settings.mixing_fraction),
         constrained=settings.constrained,
+        familiarity=Familiarity(Stats(settings.setting == "transductive").seen, [method.rate] * epochs, start)
+        if settings.familiar
+        else None,
     )
 
 
@@ -174,7 +180,7 @@ def build_generator(settings: HyperpriorSettings, epochs: int, parts: Parts) -> 
     )
     outputs = (settings.rate, settings.weight).count("generated")
     if settings.generator == "fc":
-        return FcGenerator(context, epochs, outputs, zero_start=settings.mixing == "scaled")
+        return FcGenerator(context, epochs, outputs, zero_start=settings.mixing in ("scaled", "shifted"))
     return LstmGenerator(
         context, outputs, hidden=settings.hidden, readout=settings.readout, separate=settings.separate and outputs == 2
     )
@@ -183,6 +189,7 @@ def build_generator(settings: HyperpriorSettings, epochs: int, parts: Parts) -> 
 def _learned_values(run: Path) -> tuple[list[float], list[float]]:
     """Base values of alpha and v as another run ended with."""
     lines = list(RunFolder(run).lines("schedules"))
-    if not lines:
+    found: list[Any] = [lines[-1].get(name) for name in ("base_rates", "base_weights")] if lines else []
+    if not found or not all(isinstance(values, list) and finite(*values) for values in found):
         raise SettingsError(f"{run} has no learned rates and weights; train it first.")
-    return lines[-1]["base_rates"], lines[-1]["base_weights"]
+    return found[0], found[1]

@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from e3bm.backbones import build
 from e3bm.backbones.published_weights import PUBLISHED_NAMES, Translation, neutral_value, translate
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.tensor_files import parse_tensor_file, tensor_file
 
 DEEPEST = 3
 NAMED_IN_MESSAGE = 3
@@ -89,7 +88,7 @@ def import_weights(
     _check(best, source)
     metadata = {"kind": "backbone", "backbone": best.backbone, "width": str(width), "from": source.name}
     metadata["from_sha256"] = hashlib.sha256(source.read_bytes()).hexdigest()
-    write_bytes(target, safetensors.torch.save(_plain(best.weights), metadata))
+    write_bytes(target, tensor_file(_plain(best.weights), metadata))
     return ImportedWeights(
         source,
         target,
@@ -107,7 +106,7 @@ def _load(source: Path) -> Any:
     """The file's content: tensors, containers and numbers, or an error; code in it is never run."""
     try:
         if source.suffix == ".safetensors":
-            return safetensors.torch.load_file(source)
+            return parse_tensor_file(source.read_bytes())[1]
         return torch.load(source, weights_only=True, map_location="cpu")
     except FileNotFoundError as error:
         raise CheckpointError(f"{source} does not exist; give the published file.") from error
@@ -119,7 +118,7 @@ def _load(source: Path) -> Any:
             f"{source} holds '{named.group(1) or named.group(2)}', which could run code; it is refused and nothing of "
             "it was run. Save it again with the state alone."
         ) from error
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError, zipfile.BadZipFile) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         first = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{source} is damaged or no PyTorch file ({first}); fetch it again.") from error
 

@@ -13,6 +13,8 @@ from e3bm.errors import CheckpointError
 FORMAT = 1
 Protocol = tuple[str, str, str]
 ALONE = "alpha constant, v last"
+RIGHT_ANSWERS = "right_answers"
+"""Beside a result in a run folder: how many queries of each episode were answered rightly, as one text."""
 
 
 class Bins(BaseModel):
@@ -98,6 +100,9 @@ class Result(BaseModel):
     ways: int = Field(ge=2)
     shots: int | tuple[int, int]
     queries: int = Field(ge=1)
+    """Of each class; the mean over the classes of an episode where they share queries unevenly."""
+    query_shares: int | None = None
+    """The a of Dirichlet(a), by which the classes of an episode share its queries; None: evenly."""
     seen_classes: int = 0
     seed: int | Literal["mean"]
     seeds: tuple[int, ...] | None = None
@@ -138,6 +143,17 @@ class Result(BaseModel):
         return self.dataset, self.split, self.episodes_hash
 
     @property
+    def uneven(self) -> bool:
+        """Whether the classes of an episode share its queries unevenly."""
+        return self.query_shares is not None
+
+    @property
+    def task(self) -> str:
+        """The shape of its tasks in words: 5-way 1-shot."""
+        shots = self.shots if isinstance(self.shots, int) else "–".join(map(str, self.shots))
+        return f"{self.ways}-way {shots}-shot" + f", Dirichlet({self.query_shares}) queries" * self.uneven
+
+    @property
     def nll(self) -> float:
         """Mean -log p of the right class."""
         return self.metrics["nll"]
@@ -169,7 +185,7 @@ def read_result(values: Mapping[str, Any], where: str) -> Result:
             "that wrote it, or test the run again."
         )
     try:
-        return Result.model_validate(dict(values))
+        return Result.model_validate({key: value for key, value in values.items() if key != RIGHT_ANSWERS})
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"

@@ -272,7 +272,7 @@ def test_a_hole_in_a_tar_is_noticed(tmp_path):
     content = bytearray(path.read_bytes())
     content[1024:1536] = b"\x07" * 512
     path.write_bytes(bytes(content))
-    with pytest.raises(DataError, match="end mark"):
+    with pytest.raises(DataError, match=r"end mark|invalid header"):
         open_tree(path)
 
 

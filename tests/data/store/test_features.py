@@ -1,5 +1,7 @@
 """Features are computed once per weights, data and pipeline; whatever is wrong with the cache costs time only."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone
 from e3bm.runs.engine import Engine
 from e3bm.runs.tasks import episode_sampler, feature_tasks, open_data
-from e3bm.storage import LEFTOVERS
+from e3bm.storage import LEFTOVERS, lock, release
 from small_runs import settings
 
 
@@ -137,8 +139,11 @@ def test_leftovers_of_a_killed_writer_are_swept(tmp_path):
     cache = FeatureCache(tmp_path)
     (tmp_path / ".key.npy.12ab.partial").write_text("half")
     (tmp_path / ".other.npy.12ab.partial").write_text("half")
-    cache.keep("key", np.ones((2, 3), np.float32))
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".other.npy.12ab.partial", "key.npy"]
+    with (tmp_path / ".live.npy.34cd.partial").open("wb") as file:
+        held = lock(Path(file.name), wait=False)  # as a writer at work does
+        cache.keep("key", np.ones((2, 3), np.float32))
+        release(held)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".live.npy.34cd.partial", "key.npy"]
     assert np.array_equal(np.load(tmp_path / "key.npy"), np.ones((2, 3)))  # still a NumPy file
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from e3bm.data.store import format as packed_format
+from e3bm.data.store.blocks import BLOCK_BYTES
+from e3bm.data.store.format import read_record, recover, write_json
 from e3bm.data.store.packed import Origin, PackedImages, PackedWriter
 from e3bm.errors import DataError
 
@@ -50,7 +53,8 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "tiny" / "classes.json").read_text())
     assert about["class_counts"] == [5] * 5
     assert about["origin"]["licence"] == "CC0"
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["classes.json", "images.u8", "labels.npy", "tiny"]
+    names = ["blocks.json", "classes.json", "images.u8", "labels.npy", "tiny"]
+    assert sorted(p.name for p in tmp_path.rglob("*")) == names
 
 
 def test_the_pixels_cannot_be_changed_by_accident(tmp_path: Path) -> None:
@@ -138,7 +142,8 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
         PackedImages.open(folder)
     (folder / "classes.json").write_text(about)
     damage("images.u8", None)
-    PackedImages.open(folder)
+    with pytest.raises(DataError, match=r"images\.u8 is damaged: the pixels of images 0 to 24 are not"):
+        PackedImages.open(folder).gather(np.arange(3))
     with pytest.raises(DataError, match=r"images\.u8 is damaged: its content is not what was written"):
         PackedImages.open(folder, verify=True)
     (folder / "images.u8").unlink()
@@ -148,10 +153,116 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
         PackedImages.open(tmp_path)
 
 
+def test_pixels_are_checked_when_they_are_read(tmp_path: Path) -> None:
+    """Damage in one block is found by whoever reads an image of it, and by nobody else."""
+    shape, count = (32, 32, 3), 1000
+    with PackedWriter(tmp_path / "set", shape, "set") as writer:
+        images = np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+        writer.append(images, np.zeros(count, np.int64))
+        digest = writer.finish(["one"], {"train": [0]}).digest
+    assert count * 3072 > 2 * BLOCK_BYTES
+    with (tmp_path / "set" / "images.u8").open("r+b") as file:
+        file.seek(500 * 3072)
+        file.write(bytes(3072))
+    packed = PackedImages.open(tmp_path / "set")
+    assert packed.digest == digest
+    np.testing.assert_array_equal(packed.gather(np.array([0, 999, 340])), images[[0, 999, 340]])
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"images\.u8 is damaged: the pixels of images 341 to 682"):
+            packed.gather(np.array([0, 500]))
+    with pytest.raises(DataError, match=r"images\.u8 is damaged"):
+        packed.gather(np.array([341]))  # begins in one block and ends in the next
+
+
+def test_images_larger_than_a_block_are_checked(tmp_path: Path) -> None:
+    shape = (700, 1000, 3)
+    with PackedWriter(tmp_path / "set", shape, "set") as writer:
+        writer.append(np.zeros((3, *shape), np.uint8), np.zeros(3, np.int64))
+        writer.finish(["one"], {"train": [0]})
+    with (tmp_path / "set" / "images.u8").open("r+b") as file:
+        file.seek(2_100_000 + 1_050_000)  # the middle of the second
+        file.write(b"x")
+    packed = PackedImages.open(tmp_path / "set")
+    with pytest.raises(DataError, match="the pixels of images 1 to"):
+        packed.gather(np.array([1]))
+
+
+@pytest.mark.parametrize("blocks", ["absent", "damaged", "of other pixels"])
+def test_folders_without_good_blocks_are_checked_whole(tmp_path: Path, blocks: str) -> None:
+    """As former versions wrote them: the first use compares the whole, then there are blocks."""
+    write(tmp_path / "tiny")
+    path = tmp_path / "tiny" / "blocks.json"
+    good = path.read_bytes()
+    if blocks == "absent":
+        path.unlink()
+    elif blocks == "damaged":
+        path.write_bytes(b"[" * 10_000)
+    else:
+        write_json(path, {**read_record(path), "images": "0" * 64})
+    changed, images = path.read_bytes() if path.exists() else None, tmp_path / "tiny" / "images.u8"
+    np.testing.assert_array_equal(PackedImages.open(tmp_path / "tiny").gather(np.array([3])), batch(3, 1)[0])
+    assert path.read_bytes() == good
+    path.unlink() if changed is None else path.write_bytes(changed)
+    images.write_bytes(b"x" + images.read_bytes()[1:])
+    with pytest.raises(DataError, match=r"images\.u8 is damaged: its content is not what was written"):
+        PackedImages.open(tmp_path / "tiny").gather(np.array([3]))
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_killed_at_any_moment_of_a_replacement_one_of_the_two_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_swap: bool
+) -> None:
+    """Every rename and removal in turn is the last thing that a killed writer does."""
+    old = write(tmp_path / "old").digest
+    new = write(tmp_path / "new", total=20).digest
+    swap = packed_format.swap_folders if can_swap else lambda one, other: False
+    left = 0
+
+    class Killed(BaseException):
+        pass
+
+    def last(work):  # type: ignore[no-untyped-def]
+        def step(*arguments, **options):  # type: ignore[no-untyped-def]
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return work(*arguments, **options)
+
+        return step
+
+    rename, remove, path = Path.rename, packed_format.shutil.rmtree, tmp_path / "here" / "set"
+    for steps in range(12):
+        remove(path.parent, ignore_errors=True)
+        path.parent.mkdir()
+        write(path)
+        writer = PackedWriter(path, SHAPE, "tiny", origin=ORIGIN, replace=True, resume=True)
+        writer.append(*batch(0, 20))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", last(rename))
+            patch.setattr(packed_format.shutil, "rmtree", last(remove))
+            patch.setattr(packed_format, "swap_folders", last(swap))
+            left = steps
+            try:
+                writer.finish(NAMES, SPLITS)
+            except Killed:
+                writer.pause()
+            else:
+                break
+        if can_swap:
+            assert path.exists()  # whoever looks with other eyes finds a data set, too
+        assert PackedImages.open(path, verify=True).digest in (old, new)
+        recover(path)
+        assert not path.with_name("set.retired").exists()
+    else:
+        pytest.fail("the replacement never ended")
+    assert PackedImages.open(path, verify=True).digest == new
+
+
 def test_another_format_version_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "tiny")
     file = tmp_path / "tiny" / "classes.json"
-    file.write_text(file.read_text().replace('"version": 1', '"version": 9'))
+    write_json(file, {**read_record(file), "version": 9})
     with pytest.raises(DataError, match="has format 9, this version reads 1"):
         PackedImages.open(tmp_path / "tiny")
 

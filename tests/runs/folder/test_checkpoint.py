@@ -10,6 +10,7 @@ from torch import nn
 
 from e3bm.errors import CheckpointError
 from e3bm.runs.folder.checkpoint import Checkpoints, read_weights
+from e3bm.runs.folder.files import read_json, write_json
 from small_runs import assert_equal
 
 
@@ -104,6 +105,91 @@ def test_damaged_files_are_named(tmp_path, name, damage):
         checkpoints.resume(fresh, torch.optim.Adam(fresh.parameters()))
 
 
+def changed(path, **values):
+    """A pointer with other values and, as a careful liar would, the right digest."""
+    write_json(path, read_json(path) | values)
+
+
+def resume(checkpoints):
+    fresh = model(0.0)
+    return checkpoints.resume(fresh, torch.optim.Adam(fresh.parameters()))
+
+
+@pytest.mark.parametrize("former", [False, True])
+def test_a_lost_best_checkpoint_is_noticed_and_nothing_is_swept(tmp_path, former):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model(1.0), state(1), best=True)
+    checkpoints.save(model(2.0), state(2), best=False)
+    before = folders(checkpoints)
+    (checkpoints.folder / "best.json").unlink()
+    if former:
+        pointer = json.loads((checkpoints.folder / "last.json").read_text())
+        del pointer["content_sha256"], pointer["validated"], pointer["saves"]
+        (checkpoints.folder / "last.json").write_text(json.dumps(pointer))
+    for work in (lambda: resume(checkpoints), checkpoints.tested):
+        with pytest.raises(CheckpointError, match=r"best checkpoint of .* is lost.*--checkpoint last"):
+            work()
+    checkpoints.sweep()
+    assert folders(checkpoints) == before
+    assert weight(checkpoints, "last") == 2.0  # for those who ask for it
+
+
+def test_before_the_first_validation_the_last_is_tested(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model(1.0), state(1, best=float("-inf")), best=False)
+    assert checkpoints.tested() == "last"
+    assert resume(checkpoints) == (1, float("-inf"))
+
+
+def test_one_changed_letter_of_a_pointer_removes_nothing(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model(1.0), state(1), best=True)
+    checkpoints.save(model(2.0), state(2), best=False)
+    before, path = folders(checkpoints), checkpoints.folder / "best.json"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        checkpoints.sweep()
+        assert folders(checkpoints) == before
+        try:
+            assert weight(checkpoints, "best") == 1.0
+        except CheckpointError:
+            with pytest.raises(CheckpointError, match=r"best\.json is damaged"):
+                resume(checkpoints)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"folder": "step-none"}, {"folder": "../other"}, {"folder": ""}, {"sha256": ["a"]}, {"sha256": {"state.pt": 3}},
+     {"step": "seven"}],
+)  # fmt: skip
+def test_a_pointer_that_lies_removes_nothing(tmp_path, values):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model(1.0), state(1), best=True)
+    checkpoints.save(model(2.0), state(2), best=False)
+    before = folders(checkpoints)
+    changed(checkpoints.folder / "best.json", **values)
+    with pytest.raises(CheckpointError, match=r"is damaged|cannot be read"):
+        resume(checkpoints)
+    with pytest.raises(CheckpointError, match=r"is damaged|cannot be read"):
+        checkpoints.weights("best")
+    checkpoints.sweep()
+    assert folders(checkpoints) == before
+
+
+def test_a_lost_last_checkpoint_is_no_new_start(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model(1.0), state(1), best=True)
+    (checkpoints.folder / "last.json").unlink()
+    assert resume(checkpoints) == (0, float("-inf"))  # as a run that was killed in its first save
+    for step in (2, 3, 4):
+        checkpoints.save(model(float(step)), state(step), best=step < 4)
+    (checkpoints.folder / "last.json").unlink()
+    with pytest.raises(CheckpointError, match=r"last checkpoint of .* is lost"):
+        resume(checkpoints)
+    assert weight(checkpoints, "best") == 3.0
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"step": 1}', '{"folder": 3}'])
 def test_damaged_pointers_are_named(tmp_path, content):
     checkpoints = Checkpoints(tmp_path)
@@ -118,7 +204,8 @@ def test_older_pointers_without_digests_are_read(tmp_path):
     checkpoints.save(model(1.0), state(1), best=True)
     path = checkpoints.folder / "last.json"
     pointer = json.loads(path.read_text())
-    del pointer["sha256"]
+    for name in ("sha256", "content_sha256", "validated", "saves"):
+        del pointer[name]
     path.write_text(json.dumps(pointer))
     assert weight(checkpoints, "last") == 1.0
     (checkpoints.place("last") / "weights.safetensors").write_bytes(b"not weights")
@@ -135,7 +222,7 @@ def test_state_that_could_run_code_is_not_loaded(tmp_path):
 
 def test_weights_of_another_model_are_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(model(1.0), state(1), best=False)
+    checkpoints.save(model(1.0), state(1), best=True)
     with pytest.raises(CheckpointError, match=r"do not fit the model.*size mismatch"):
         checkpoints.load_weights(nn.Linear(4, 2), "last")
     with pytest.raises(CheckpointError, match=r"do not fit the model.*[Mm]issing"):

@@ -8,7 +8,8 @@ import pytest
 from failing_disk import full_after, operations_of
 
 from e3bm.errors import CheckpointError
-from e3bm.runs.folder.files import held, in_turn, read_json, sweep_leftovers, write_bytes, write_json
+from e3bm.runs.folder.files import held, in_turn, read_json, write_bytes, write_json
+from e3bm.storage import sweep
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -61,13 +62,14 @@ def test_missing_and_unreadable_json_is_named(tmp_path):
 
 def test_json_is_readable_text(tmp_path):
     write_json(tmp_path / "some.json", {"b": tmp_path, "a": [1.5]})
-    assert json.loads((tmp_path / "some.json").read_text()) == {"a": [1.5], "b": str(tmp_path)}
+    assert read_json(tmp_path / "some.json") == {"a": [1.5], "b": str(tmp_path)}
+    assert json.loads((tmp_path / "some.json").read_text()).keys() == {"a", "b", "content_sha256"}
 
 
 def test_only_leftovers_are_swept(tmp_path):
     for name in (".last.json.12ab.partial", "keep.partial", ".hidden", "last.json"):
         (tmp_path / name).write_text("")
-    sweep_leftovers(tmp_path)
+    sweep(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".hidden", "keep.partial", "last.json"]
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from e3bm.errors import CheckpointError
+from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.files import read_json, write_json
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.folder.upgrade import VERSION
@@ -45,6 +46,12 @@ def test_other_settings_are_refused_with_the_difference(run):
     told = str(refusal.value)
     assert "method.epochs was 20, now 7; optimiser.clip was 10.0, now None" in told
     assert "another --run folder" in told
+
+
+def test_another_method_is_named_instead_of_all_its_settings(run):
+    other = TrainSettings.model_validate({"method": {"name": "sib"}})
+    with pytest.raises(CheckpointError, match="holds a run of the method 'mtl', not 'sib'; give another --run folder"):
+        run.create("train", other, INPUTS)
 
 
 def test_a_run_of_another_kind_is_refused(run):
@@ -138,7 +145,7 @@ def test_results_on_the_same_episodes_replace_one_another(tmp_path):
     run = RunFolder(tmp_path)
     first = result_of("run", "MTL", accuracy=1.0)
     for changed in (first, first.but(split="val"), first.but(accuracy=2.0)):
-        run.add_result(changed)
+        keep_result(run.path, changed)
     kept = [read_result(row, "here") for row in read_json(tmp_path / "results.json")]
     assert [(each.split, each.accuracy) for each in kept] == [("val", 1.0), ("test", 2.0)]
 

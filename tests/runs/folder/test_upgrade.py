@@ -2,6 +2,7 @@
 
 import pytest
 
+from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.files import read_json, write_json
 from e3bm.runs.folder.run import read_run
 from e3bm.runs.folder.run_folder import RunFolder
@@ -63,5 +64,5 @@ def test_a_former_run_is_read_continued_and_keeps_its_digest(tmp_path):
     assert found.results[0].backbone == "resnet12 x0.5 whitened"
     assert found.input_shape is None
     run.create("train", wanted, {})  # the same run, whatever version began it
-    run.add_result(found.results[0].but(accuracy=50.0))
+    keep_result(run.path, found.results[0].but(accuracy=50.0))
     assert [each.accuracy for each in read_run(run.path).results] == [50.0]

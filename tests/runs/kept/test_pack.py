@@ -84,11 +84,11 @@ def test_a_run_comes_out_as_a_folder_that_is_the_same(results, runs, tmp_path):
     assert [folder.name for folder in folders] == ["mtl+e3bm-s1", "backbone"]  # with what it needs
     names = {str(path.relative_to(folders[0])) for path in folders[0].rglob("*") if path.is_file()}
     assert names == {
-        "config.json", "environment.json", "metrics.jsonl", "schedules.jsonl", "results.json", "answers.json",
+        "config.json", "environment.json", "metrics.jsonl", "schedules.jsonl", "results.json",
         "test_log.jsonl", "log.txt", "checkpoints/best.json", "checkpoints/best/weights.safetensors",
     }  # fmt: skip
     original = next(path for path in runs if path.name == "mtl+e3bm-s1")
-    for name in ("environment.json", "results.json", "answers.json"):
+    for name in ("environment.json", "results.json"):
         assert json.loads((folders[0] / name).read_text()) == json.loads((original / name).read_text())
     exact = Checkpoints(original).weights("best")
     small_runs.assert_equal(Checkpoints(folders[0]).weights("best"), exact)
@@ -274,7 +274,10 @@ def test_the_command_lists_adds_unpacks_and_checks(results, runs, tmp_path, caps
     code, out = told("check")
     assert code == 1
     assert "small/runs.jsonl is not what was written" in out.out
-    assert "the answers give" in out.out
+    with pytest.raises(CheckpointError, match=r"runs\.jsonl is not what was written: its sha256"):
+        _ = KeptResults(results).runs()
+    write_json(results / "manifest.json", {"format": 1, "sha256": KeptResults(results).digests()})
+    assert "the answers give" in told("check")[1].out
 
 
 @pytest.mark.parametrize(

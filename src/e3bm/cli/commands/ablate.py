@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset, show
 from e3bm.paper.presets import find_preset
 from e3bm.runs.settings import TrainSettings
 
@@ -66,6 +66,6 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print_json([result.as_json() for result in found.results])
         return 0
-    print(results_table(one_per_arm(found.results)).text())
-    print(f"Report: {found.page}")
+    show(results_table(one_per_arm(found.results)).text())
+    show(f"Report: {found.page}")
     return 0

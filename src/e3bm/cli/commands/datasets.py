@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 
 MEGABYTE = 1_000_000
 
@@ -38,24 +38,24 @@ def run(words: Sequence[str]) -> int:
         if options.json:
             print_json(report.as_json())
             return 0
-        print(f"in {report.folder}:" if report.items else f"{report.folder} holds nothing")
+        show(f"in {report.folder}:" if report.items else f"{report.folder} holds nothing")
         for item in report.items:
             gone = "  removed" if item in report.removed else ""
-            print(f"  {item.name} ({item.kind})  {item.size / MEGABYTE:.1f} MB{gone}")
+            show(f"  {item.name} ({item.kind})  {item.size / MEGABYTE:.1f} MB{gone}")
         freed = f"freed {report.freed / MEGABYTE:.1f} MB"
-        print(freed if options.remove else "nothing was removed; add --remove to free it")
+        show(freed if options.remove else "nothing was removed; add --remove to free it")
         return 0
     catalogue = known_datasets(options.folder)
     if options.json:
         print_json([entry.as_json() for entry in catalogue.entries])
         return 0
-    print(f"looked for in {catalogue.folder} ({catalogue.chosen_by})\n")
+    show(f"looked for in {catalogue.folder} ({catalogue.chosen_by})\n")
     for entry in catalogue.entries:
         counts = ", ".join(f"{split} {part['classes']}" for split, part in entry.splits.items())
-        print(f"{entry.name}: {entry.title}. {entry.state}; classes: {counts or 'none'}")
-        print(f"    licence: {entry.licence}")
+        show(f"{entry.name}: {entry.title}. {entry.state}; classes: {counts or 'none'}")
+        show(f"    licence: {entry.licence}")
         if entry.citation:
-            print(f"    cite: {entry.citation}")
+            show(f"    cite: {entry.citation}")
         if entry.advice:
-            print(f"    {entry.advice}")
+            show(f"    {entry.advice}")
     return 0

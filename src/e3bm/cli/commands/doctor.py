@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here
+from e3bm.cli.console import parse, print_json, progress_here, show
 
 SIZES_SHOWN = 5
 
@@ -33,17 +33,17 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print_json(report.as_json())
         return 0
-    print(report.variant)
+    show(report.variant)
     for split, count in report.splits.items():
         known = report.published.get(split)
         published = f" (published: {known.classes} classes, {known.images} images)" if known else ""
-        print(f"  {split}: {count.classes} classes, {count.images} images{published}")
-    print(f"  image sizes: {', '.join(f'{size} x{count}' for size, count in list(report.sizes.items())[:SIZES_SHOWN])}")
+        show(f"  {split}: {count.classes} classes, {count.images} images{published}")
+    show(f"  image sizes: {', '.join(f'{size} x{count}' for size, count in list(report.sizes.items())[:SIZES_SHOWN])}")
     for finding in report.findings:
-        print(f"  {finding}")
+        show(f"  {finding}")
     across = report.duplicate_groups_across_splits
-    print(f"  duplicates: {report.duplicate_groups} groups, {across} across splits")
+    show(f"  duplicates: {report.duplicate_groups} groups, {across} across splits")
     for broken in report.unreadable:
-        print(f"  unreadable: {broken.path}: {broken.reason}")
-    print(f"next: {report.advice}")
+        show(f"  unreadable: {broken.path}: {broken.reason}")
+    show(f"next: {report.advice}")
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 
 MEGABYTE = 1_000_000
 
@@ -45,9 +45,9 @@ def run(words: Sequence[str]) -> int:
             }
         )
         return 0
-    print(f"saved {made.path} ({made.size / MEGABYTE:.1f} MB)")
-    print(f"  takes 'images': float32 [batch, {', '.join(map(str, made.input_shape))}]")
-    print(f"  after: {model.extractor.pipeline}")
-    print(f"  gives 'probabilities': float32 [batch, {len(model.classes)}], classes in the metadata")
-    print(f"  onnxruntime agrees with torch to {made.difference:.1g}")
+    show(f"saved {made.path} ({made.size / MEGABYTE:.1f} MB)")
+    show(f"  takes 'images': float32 [batch, {', '.join(map(str, made.input_shape))}]")
+    show(f"  after: {model.extractor.pipeline}")
+    show(f"  gives 'probabilities': float32 [batch, {len(model.classes)}], classes in the metadata")
+    show(f"  onnxruntime agrees with torch to {made.difference:.1g}")
     return 0

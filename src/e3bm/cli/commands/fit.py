@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here
+from e3bm.cli.console import parse, print_json, progress_here, show
 
 if TYPE_CHECKING:
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -80,16 +80,16 @@ def _as_json(model: "FewShotClassifier", out: Path) -> dict[str, Any]:
 def _show(model: "FewShotClassifier", out: Path) -> None:
     counts = model.counts
     width = max(map(len, counts))
-    print(f"{len(counts)} classes, {sum(counts.values())} photos")
+    show(f"{len(counts)} classes, {sum(counts.values())} photos")
     for name, count in counts.items():
-        print(f"  {name:<{width}}  {count}")
+        show(f"  {name:<{width}}  {count}")
     if model.left_out_accuracy is None:
-        print("left-out accuracy: not known, since no class has two photos")
+        show("left-out accuracy: not known, since no class has two photos")
     else:
-        print(f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (photos predicted by fits without them)")
+        show(f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (photos predicted by fits without them)")
     for one in model.suspicions:
-        print(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
+        show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
     for note in model.notes:
-        print(f"note: {note}")
-    print(f"saved {out} ({out.stat().st_size / MEGABYTE:.1f} MB)")
-    print(f"next: e3bm predict {shlex.quote(str(out))} PHOTO...")
+        show(f"note: {note}")
+    show(f"saved {out} ({out.stat().st_size / MEGABYTE:.1f} MB)")
+    show(f"next: e3bm predict {shlex.quote(str(out))} PHOTO...")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 
 NAMES_SHOWN = 8
 
@@ -37,13 +37,13 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print_json(done.as_json())
         return 0
-    print(f"{done.file} -> {done.backbone}: {done.matched} tensors, {done.parameters:,} parameters")
-    print(f"  found in {done.found_in}")
+    show(f"{done.file} -> {done.backbone}: {done.matched} tensors, {done.parameters:,} parameters")
+    show(f"  found in {done.found_in}")
     for title, names in (("filled with zeros", done.filled), ("left out", done.left_out)):
         if names:
             more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            print(f"  {title}: {', '.join(names[:NAMES_SHOWN])}{more}")
+            show(f"  {title}: {', '.join(names[:NAMES_SHOWN])}{more}")
     if done.folded:
-        print(f"  scales multiplied into {done.folded} kernels")
-    print(f"use it with: --backbone.name {done.backbone} --backbone.pretrained {done.out}")
+        show(f"  scales multiplied into {done.folded} kernels")
+    show(f"use it with: --backbone.name {done.backbone} --backbone.pretrained {done.out}")
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here
+from e3bm.cli.console import parse, print_json, progress_here, show
 from e3bm.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def run(words: Sequence[str]) -> int:
     write = _write_json if options.json else _write_csv if options.csv else _write_text
     write(model.classes, rows)
     for failure in failures:
-        print(f"e3bm: {failure}", file=sys.stderr)
+        show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:
-        print(f"e3bm: {len(failures)} of {len(paths)} photos could not be used.", file=sys.stderr)
+        show(f"e3bm: {len(failures)} of {len(paths)} photos could not be used.", file=sys.stderr)
     return 2 if failures else 0
 
 
@@ -86,7 +86,7 @@ def _photos(words: Sequence[str]) -> Iterator[str]:
         elif Path(word).is_dir():
             inside, unused = photos_in(Path(word))
             for sentence in unused_sentences(unused):
-                print(f"e3bm: {sentence}", file=sys.stderr)
+                show(f"e3bm: {sentence}", file=sys.stderr)
             if not inside:
                 raise DataError(f"The folder {word} holds no photo.")
             yield from map(str, inside)
@@ -128,4 +128,4 @@ def _write_text(classes: Sequence[str], rows: "Rows") -> None:
     paths = max((len(path) for path, _ in rows), default=0)
     labels = max((len(found.label) for _, found in rows), default=0)
     for path, found in rows:
-        print(f"{path:<{paths}}  {found.label:<{labels}}  {100 * found.confidence:5.1f} %  {remarks(found)}".rstrip())
+        show(f"{path:<{paths}}  {found.label:<{labels}}  {100 * found.confidence:5.1f} %  {remarks(found)}".rstrip())

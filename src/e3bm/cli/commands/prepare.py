@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here
+from e3bm.cli.console import parse, print_json, progress_here, show
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ def run(words: Sequence[str]) -> int:
         print_json(made.as_json())
         return 0
     height, width, channels = made.image_shape
-    print(f"{made.name}: {made.layout}, images {height} x {width} x {channels}, in {made.path}")
+    show(f"{made.name}: {made.layout}, images {height} x {width} x {channels}, in {made.path}")
     for split, counts in made.splits.items():
-        print(f"  {split}: {counts['classes']} classes, {counts['images']} images")
+        show(f"  {split}: {counts['classes']} classes, {counts['images']} images")
     for note in made.notes:
-        print(f"  note: {note}")
+        show(f"  note: {note}")
     for broken in made.skipped:
-        print(f"  skipped: {broken.path}: {broken.reason}")
-    print(
+        show(f"  skipped: {broken.path}: {broken.reason}")
+    show(
         "nothing to do: it was prepared from this source before" if made.unchanged else f"done in {made.seconds:.0f} s"
     )
     return 0

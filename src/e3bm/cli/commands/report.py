@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 from e3bm.errors import SettingsError
 
 
@@ -33,5 +33,5 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print_json({"page": str(page)})
     else:
-        print(f"report: {page}")
+        show(f"report: {page}")
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here
+from e3bm.cli.console import parse, print_json, progress_here, show
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> int:
     request = Request(options.target, *place, effort if wanted else None)
     if options.target == "S3":
         costs = reproduce_costs(request, progress_here())
-        print_json([row.as_json() for row in costs]) if options.json else print(cost_table(costs).text())
+        print_json([row.as_json() for row in costs]) if options.json else show(cost_table(costs).text())
         return 0
     rows = reproduce(request, progress_here())
     page = draw_figure(request, options.out) if options.target == "F4" else None
@@ -70,9 +70,9 @@ def run(words: Sequence[str]) -> int:
         print_json([row.as_json() for row in rows])
         return 0
     if not rows:
-        print("No run of these ablations is in the results yet; give a --budget to train them.")
+        show("No run of these ablations is in the results yet; give a --budget to train them.")
         return 0
-    print(reproduction_table(rows).text())
+    show(reproduction_table(rows).text())
     if page is not None:
-        print(f"Figures: {page}")
+        show(f"Figures: {page}")
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json
+from e3bm.cli.console import parse, print_json, show
 from e3bm.errors import CheckpointError, SettingsError
 
 
@@ -56,10 +56,9 @@ def _list(options: Options) -> int:
         return 0
     for run in runs:
         told = "; ".join(
-            f"{each.dataset} {each.split} {each.ways}-way {each.shots}-shot {each.accuracy:.2f} ± {each.ci:.2f}"
-            for each in run.results
+            f"{each.dataset} {each.split} {each.task} {each.accuracy:.2f} ± {each.ci:.2f}" for each in run.results
         )
-        print(f"{run.path.relative_to(options.results)}  {run.title}  {told or run.kind}")
+        show(f"{run.path.relative_to(options.results)}  {run.title}  {told or run.kind}")
     return 0
 
 
@@ -93,8 +92,9 @@ def _check(options: Options) -> int:
     kept = KeptResults(options.results)
     if not kept.exists:
         raise CheckpointError(f"There are no kept results in {options.results}.")
-    runs = kept.runs()
-    faults = kept.damages() + [fault for run in runs for fault in recomputed(run)]
+    faults = kept.damages()  # where there are some, what the files say is of no interest
+    runs = [] if faults else kept.runs()
+    faults += [fault for run in runs for fault in recomputed(run)]
     _say(options, faults, faults or [f"{len(runs)} runs: every file and every accuracy is what it was."])
     return 1 if faults else 0
 
@@ -103,4 +103,4 @@ def _say(options: Options, values: list[str], lines: list[str]) -> None:
     if options.json:
         print_json(values)
     else:
-        print("\n".join(lines))
+        show("\n".join(lines))

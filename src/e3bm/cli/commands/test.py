@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset
+from e3bm.cli.console import parse, print_json, progress_here, settings_of_preset, show
 from e3bm.runs.folder.environment import is_leader
 from e3bm.runs.settings import TestSettings
 
@@ -41,5 +41,5 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         print_json([result.as_json() for result in results])
     else:
-        print(results_table(results).text())
+        show(results_table(results).text())
     return 0

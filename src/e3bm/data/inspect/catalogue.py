@@ -18,12 +18,22 @@ from e3bm.data.source import (
     registered_name,
     registered_sources,
 )
-from e3bm.data.store.format import CLASSES_FILE, IMAGES_FILE, LABELS_FILE, lock_folder
-from e3bm.data.store.packed import GROWING_LABELS_FILE, PROGRESS_FILE, PackedImages
+from e3bm.data.store.format import (
+    BLOCKS_FILE,
+    CLASSES_FILE,
+    GROWING_LABELS_FILE,
+    IMAGES_FILE,
+    LABELS_FILE,
+    PROGRESS_FILE,
+    lock_folder,
+)
+from e3bm.data.store.packed import PackedImages
 from e3bm.errors import DataError, SettingsError
 
 DOWNLOADS = "downloads"
-OUR_FILES = frozenset({CLASSES_FILE, IMAGES_FILE, LABELS_FILE, REPORT_FILE, GROWING_LABELS_FILE, PROGRESS_FILE})
+OUR_FILES = frozenset(
+    {CLASSES_FILE, IMAGES_FILE, LABELS_FILE, BLOCKS_FILE, REPORT_FILE, GROWING_LABELS_FILE, PROGRESS_FILE}
+)
 ItemKind = Literal["prepared", "unfinished", "left over", "download"]
 State = Literal["in the package", "prepared", "unfinished", "damaged", "not there"]
 

@@ -11,12 +11,15 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 
 from e3bm.data.layouts.base import Listing
+from e3bm.data.read.decode import KEPT_PIXELS, image_size
 from e3bm.data.read.decode_pool import BrokenImage, map_records, pixels_of
 from e3bm.data.read.records import Payload
 from e3bm.errors import DataError
 from e3bm.progress import Progress, stage
 
 DIGEST_BYTES = 16
+SMALLEST_REDUCED = KEPT_PIXELS // 9
+"""Pixels; no image that was reduced has fewer."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def _measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
         digests.append(hashlib.blake2b(pixels.data, digest_size=DIGEST_BYTES, key=shape[:64]).digest())
         values = pixels.reshape(-1, pixels.shape[2]).astype(np.float64)
         kept.append(place)
-        sizes.append((pixels.shape[1], pixels.shape[0]))
+        sizes.append(_stored_size(payload, pixels))
         sums.append(values.sum(axis=0))
         squares.append((values * values).sum(axis=0))
     empty = np.zeros((0, channels))
@@ -82,6 +85,13 @@ def _measure(channels: int, payloads: Sequence[Payload]) -> _Measured:
         np.stack(sums) if sums else empty,
         np.stack(squares) if squares else empty,
     )
+
+
+def _stored_size(payload: Payload, pixels: UInt8[np.ndarray, "H W C"]) -> tuple[int, int]:
+    """Width and height; of a very large image, which is decoded smaller than it is, those that its file states."""
+    if isinstance(payload, bytes) and pixels.shape[0] * pixels.shape[1] > SMALLEST_REDUCED:
+        return image_size(payload)
+    return pixels.shape[1], pixels.shape[0]
 
 
 def survey(listing: Listing, channels: int, workers: int, progress: Progress) -> Survey:

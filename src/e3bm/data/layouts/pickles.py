@@ -185,12 +185,13 @@ def _split_files(tree: FileTree, endings: tuple[str, ...], what: str) -> dict[st
 def _label_numbers(file: PickleFile, value: Any, images: int) -> Int64[np.ndarray, " N"]:
     """One whole number for each image, whatever they were stored as."""
     stored = file.whole(value)
-    if isinstance(stored, tuple | range):
-        stored = list(stored)
-    if isinstance(stored, list) and not all(isinstance(one, int) and abs(one) < 1 << 40 for one in stored):
-        raise DataError(f"{file.location} holds labels that are no numbers; expected one whole number for each image.")
-    if not isinstance(stored, list | np.ndarray):
+    if not isinstance(stored, list | tuple | range | np.ndarray):
         raise DataError(f"{file.location} holds no list of labels; expected one whole number for each image.")
+    # Counted before anything is made of it: a range of any length takes a few bytes.
+    if not isinstance(stored, np.ndarray) and len(stored) != images:
+        raise DataError(f"{file.location} holds {len(stored):,} labels for {images:,} images; expected one for each.")
+    if not _are_numbers(stored):
+        raise DataError(f"{file.location} holds labels that are no numbers; expected one whole number for each image.")
     labels = np.asarray(stored)
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         if labels.dtype.kind in "iu" and labels.size == images:
@@ -200,6 +201,13 @@ def _label_numbers(file: PickleFile, value: Any, images: int) -> Int64[np.ndarra
     if len(labels) != images:
         raise DataError(f"{file.location} holds {len(labels):,} labels for {images:,} images; expected one for each.")
     return labels.astype(np.int64)
+
+
+def _are_numbers(stored: "list[Any] | tuple[Any, ...] | range | np.ndarray") -> bool:
+    """Whether these are whole numbers; whatever else a list may nest is not followed."""
+    if isinstance(stored, range | np.ndarray):
+        return True
+    return all(isinstance(one, int) and abs(one) < 1 << 40 for one in stored)
 
 
 def _names_in(file: PickleFile, value: Any) -> list[str] | None:
@@ -238,7 +246,10 @@ def _index_lists(file: PickleFile, class_dict: Any, images: int) -> dict[str, Se
     for number, (key, value) in enumerate(class_dict.items()):
         name = as_text(key)
         stored = file.whole(value)
-        places = np.asarray(list(stored) if isinstance(stored, range | tuple) else stored)
+        listed = isinstance(stored, list | tuple | range | np.ndarray)
+        if not listed or len(stored) > images or not _are_numbers(stored):
+            raise DataError(f"Class '{name}' in {file.location} names images that are not among its {images:,}.")
+        places = np.asarray(stored)
         if places.size == 0:
             raise DataError(f"Class '{name}' in {file.location} has no images; fetch the file again.")
         if places.ndim != 1 or places.dtype.kind not in "iu" or places.min() < 0 or places.max() >= images:

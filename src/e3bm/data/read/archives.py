@@ -5,10 +5,12 @@ import gzip
 import hashlib
 import io
 import lzma
+import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from io import BufferedIOBase
 from pathlib import Path
@@ -207,12 +209,12 @@ class TarTree:
             if skipped is not None:
                 self.skipped.update([skipped])
                 continue
-            if member.isdir():
+            if member.is_folder:
                 folders.add(name)
                 continue
             if name in self._places:
                 raise DataError(f"{path} holds '{name}' twice; pack it again without the copy.")
-            self._places[name] = (member.offset_data, member.size)
+            self._places[name] = (member.offset, member.size)
             digest.update(f"{name}\0{member.size}\n".encode())
         return frozenset(folders), digest.hexdigest()
 
@@ -270,24 +272,87 @@ class _Window(io.RawIOBase):
         super().close()
 
 
-def _tar_members(path: Path, file: BufferedIOBase) -> Iterator[tarfile.TarInfo]:
-    packed, count = path.stat().st_size, 0
-    file.seek(0)
-    archive: Any = tarfile.TarFile(fileobj=file, mode="r", errors="surrogateescape")
-    while (member := archive.next()) is not None:
-        # The library would keep every header it has seen; a large archive has most of a million.
-        archive.members.clear()
-        end, count = member.offset_data + member.size, count + 1
-        refuse_bomb(path, member.name, packed, end)
+BLOCK = 512
+LARGEST_HEADER = 1 << 20
+NAME_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+"""Members that say something of the next one."""
+PLAIN_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+
+
+@dataclass(frozen=True)
+class _TarMember:
+    name: str
+    is_folder: bool
+    offset: int
+    size: int
+
+
+def _tar_members(path: Path, file: BufferedIOBase) -> Iterator[_TarMember]:
+    """The files and folders of a tar stream.
+
+    The library's own reader takes the whole of a header into memory, and a header may claim any size; this one uses the
+    library for single blocks and bounds what stands between them.
+    """
+    packed, count, offset = path.stat().st_size, 0, 0
+    long_name, stated_size = "", None
+    while True:
+        file.seek(offset)
+        block = file.read(BLOCK)
+        if block == bytes(BLOCK):
+            return
+        if len(block) < BLOCK:
+            raise tarfile.ReadError("its end mark is missing, so files are lost")
+        header, count = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape"), count + 1
+        size = header.size if stated_size is None or header.type in NAME_HEADERS else stated_size
+        if size < 0:
+            raise tarfile.ReadError("a file has a size below zero")
+        start, offset = offset + BLOCK, offset + BLOCK + -(-size // BLOCK) * BLOCK
+        refuse_bomb(path, header.name, packed, offset)
         if count > MOST_FILES:
             raise DataError(f"{path} holds more than {MOST_FILES:,} files; point at the data set itself.")
-        if not (member.isreg() or member.isdir()) or member.issparse():
-            raise DataError(f"'{member.name}' in {path} is a link or a device; the archive is refused.")
-        yield member
-    file.seek(archive.offset)
-    ending = file.read(512)
-    if len(ending) < 512 or ending.strip(b"\0"):
-        raise tarfile.ReadError("its end mark is missing, so files are lost")
+        if header.type in (*NAME_HEADERS, tarfile.XGLTYPE):
+            if size > LARGEST_HEADER:
+                raise DataError(f"{path} holds a name or header of {size:,} bytes, as no archive does; it is refused.")
+            content = file.read(size) if header.type != tarfile.XGLTYPE else b""
+            if header.type == tarfile.GNUTYPE_LONGNAME:
+                long_name = content.rstrip(b"\0").decode("utf-8", "surrogateescape")
+            elif header.type in (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE):
+                stated = _pax_records(content)
+                long_name = stated.get("path", long_name)
+                stated_size = _stated_size(stated)
+            continue
+        name = long_name or header.name
+        is_folder = header.type == tarfile.DIRTYPE
+        if not is_folder and header.type not in PLAIN_FILES:
+            raise DataError(f"'{name}' in {path} is a link or a device; the archive is refused.")
+        yield _TarMember(name, is_folder, start, size)
+        long_name, stated_size = "", None
+
+
+def _pax_records(content: bytes) -> dict[str, str]:
+    """The records of an extended header: each is its own length, a key and a value."""
+    found, at = {}, 0
+    while at < len(content) and content[at] != 0:
+        length = re.match(rb"(\d{1,7}) ", content[at : at + 8])
+        end = at + int(length.group(1)) if length else 0
+        if length is None or not at + len(length.group()) < end <= len(content) or content[end - 1 : end] != b"\n":
+            raise tarfile.ReadError("an extended header is damaged")
+        key, equals, value = content[at + len(length.group()) : end - 1].partition(b"=")
+        if not equals:
+            raise tarfile.ReadError("an extended header is damaged")
+        found[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+        at = end
+    if any(key.startswith("GNU.sparse") for key in found):
+        raise tarfile.ReadError("it holds a file with holes, which is not read")
+    return found
+
+
+def _stated_size(stated: Mapping[str, str]) -> int | None:
+    if "size" not in stated:
+        return None
+    if not re.fullmatch(r"[0-9]{1,15}", stated["size"]):
+        raise tarfile.ReadError("an extended header is damaged")
+    return int(stated["size"])
 
 
 def _open_uncompressed(path: Path) -> tuple[BufferedIOBase, bool]:

@@ -1,6 +1,7 @@
 """A pickle inside a tree: its structure at once, its long arrays piece by piece."""
 
 import codecs
+import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ class PickleFile:
             return value
         if isinstance(value.content, list):
             return value.content
-        size = int(np.prod(value.shape, dtype=object)) * value.dtype.itemsize
+        size = math.prod(value.shape) * value.dtype.itemsize
         if size > LARGEST_WHOLE_ARRAY:
             raise DataError(f"{self.location} holds labels of {size:,} bytes, more than any known data set has.")
         return np.frombuffer(self.whole(value.content), value.dtype).reshape(value.shape)
@@ -99,13 +100,16 @@ class NpzArray:
                     reader = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
                     shape, fortran, dtype = reader(stream, max_header_size=LONGEST_HEADER)
                     self._start = stream.tell()
-        except (*READ_ERRORS, ValueError, SyntaxError, TypeError, RuntimeError) as error:
-            raise DataError(f"{self.location} is damaged or not an npz file ({error}); fetch it again.") from error
+        except DataError:
+            raise
+        except Exception as error:  # NumPy reads the header as Python; there is hardly an error that it cannot raise
+            why = _short(error)
+            raise DataError(f"{self.location} is damaged or not an npz file ({why}); fetch it again.") from error
         if dtype.hasobject or dtype.names or (fortran and len(shape) > 1):
             raise DataError(f"{self.location} holds {dtype} stored as in no known data set; it is refused.")
         self.array.dtype, self.array.shape = dtype, tuple(int(n) for n in shape)
         self.array.content = StoredBytes(self._start, about.file_size - self._start, False)
-        if int(np.prod(self.array.shape, dtype=object)) * dtype.itemsize != about.file_size - self._start:
+        if math.prod(self.array.shape) * dtype.itemsize != about.file_size - self._start:
             raise DataError(f"{self.location} does not hold as many numbers as its shape {shape} says; fetch it again.")
 
     @property
@@ -139,6 +143,11 @@ class NpzArray:
                     yield block
         except (*READ_ERRORS, RuntimeError) as error:
             raise DataError(f"{self.location} is damaged ({error}); fetch it again.") from error
+
+
+def _short(error: BaseException) -> str:
+    """What an error says, if it is short; a header that is wrong in every letter is not repeated."""
+    return next(iter(str(error).splitlines()), type(error).__name__)[:120]
 
 
 def stored_blocks(file: BufferedIOBase, stored: StoredBytes, location: str, skip: int = 0) -> Iterator[bytes]:

@@ -1,6 +1,7 @@
 """Encoded images to arrays of one size, whatever they were: grey, palette, transparent, 16 bits, turned by a camera."""
 
 import io
+import math
 import struct
 import warnings
 import zlib
@@ -12,12 +13,19 @@ from pathlib import PurePosixPath
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from e3bm.errors import DataError
 
 MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 30_000
+# A JPEG file can be decoded at a half, a quarter or an eighth of its size, without ever being whole in memory.
+MOST_JPEG_PIXELS = 250_000_000
+LONGEST_JPEG_SIDE = 65_500
+KEPT_PIXELS = 16_000_000
+"""Images of more are halved, or more, while they are decoded: no network sees that many."""
+STRIP_PIXELS = 2_000_000
+JPEG_START, JPEG_FORMATS = b"\xff\xd8\xff", ("JPEG", "MPO")
 # EPS is drawn by a program outside of Python; the others are no pictures or have no decoder of Pillow's own.
 NOT_OPENED = frozenset({"EPS", "WMF", "PDF", "MPEG", "HDF5", "GRIB", "BUFR", "STUB"})
 # Whatever the decoders raise on bytes that nobody checked; found by sending them damaged images.
@@ -28,6 +36,7 @@ DECODING_ERRORS = (
 HEIF_SUFFIXES = (".heic", ".heif", ".heics", ".heifs", ".hif")
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 HEIF_ADVICE = "photos of this format (HEIC) need pillow-heif; run: pip install pillow-heif"
+ORIENTATION = 0x0112
 WIDE_GREY = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -63,18 +72,22 @@ def why_not_an_image(name: str) -> str:
 def image_size(content: bytes) -> tuple[int, int]:
     """Width and height by the header alone."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(content), formats=_readable_formats()) as image:
-                return image.size
+        with _decoding_errors(), _opened(content) as image:
+            return image.size
     except UnidentifiedImageError:
         raise _unknown_format(content) from None
-    except Image.DecompressionBombError:
-        raise DataError("it has far more pixels than are read") from None
-    except MemoryError:
-        raise DataError("it asks for more memory than there is") from None
-    except DECODING_ERRORS as error:
-        raise DataError(f"it is damaged ({str(error).rstrip('.') or type(error).__name__})") from None
+
+
+def pixel_count(content: bytes) -> int:
+    """How many pixels an encoded image says it has, by its header alone; 0 where there is no image to decode.
+
+    Time and memory of decoding grow with it: whoever takes many images at once adds them up first.
+    """
+    try:
+        width, height = image_size(content)
+    except DataError:
+        return 0
+    return width * height
 
 
 def check_pixels(size: tuple[int, int]) -> None:
@@ -89,7 +102,10 @@ def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The pixels of an encoded image at its own size, upright, as 8-bit RGB or grey."""
     try:
         with _decoding_errors():
-            return _to_array(Image.open(io.BytesIO(content), formats=_readable_formats()), channels)
+            image = _opened(content)
+            _check_promise(image)
+            _decode_smaller(image)
+            return _to_array(image, channels)
     except UnidentifiedImageError as error:
         raise _unknown_format(content) from error
 
@@ -98,7 +114,7 @@ def pixels_of_pillow_image(image: Image.Image, channels: int = 3) -> UInt8[np.nd
     """The same of an image that Pillow has opened already; it is left as it was."""
     with _decoding_errors():
         check_pixels(image.size)
-        return _to_array(image.copy(), channels)
+        return _to_array(image if _is_large(image) else image.copy(), channels)
 
 
 def fit_to_size(pixels: UInt8[np.ndarray, "h w c"], settings: DecodeSettings) -> UInt8[np.ndarray, "H W C"]:
@@ -149,33 +165,89 @@ def _decoding_errors() -> Iterator[None]:
     """Whatever goes wrong in a decoder becomes a sentence about the image."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            warnings.filterwarnings("ignore", category=UserWarning)
+            warnings.simplefilter("ignore")  # of large images too: their size is looked at before they are decoded
             yield
     except UnidentifiedImageError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"it has more than {MOST_PIXELS:,} pixels, which is refused") from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"it has far more than the {MOST_PIXELS:,} pixels that are read") from error
+    except DataError:
+        raise
     except MemoryError as error:
         raise DataError("it asks for more memory than there is") from error
     except DECODING_ERRORS as error:
         raise DataError(f"it is damaged ({str(error).rstrip('.') or type(error).__name__})") from error
 
 
+def _opened(content: bytes) -> Image.Image:
+    """The image that these bytes begin, not yet decoded."""
+    try:
+        return Image.open(io.BytesIO(content), formats=_readable_formats())
+    except Image.DecompressionBombError:
+        if not content.startswith(JPEG_START):
+            raise
+        return JpegImagePlugin.JpegImageFile(io.BytesIO(content))  # not decoded whole, so its limit is another
+
+
+def _check_promise(image: Image.Image) -> None:
+    """Refuse an image whose header promises more than can be decoded in its format."""
+    if image.format not in JPEG_FORMATS:
+        check_pixels(image.size)
+    elif math.prod(image.size) > MOST_JPEG_PIXELS or max(image.size) > LONGEST_JPEG_SIDE or min(image.size) < 1:
+        limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
+        raise DataError(f"it says it is {image.width} x {image.height}, more than the {limits} that are read of a JPEG")
+
+
+def _is_large(image: Image.Image) -> bool:
+    return math.prod(image.size) > KEPT_PIXELS
+
+
+def _decode_smaller(image: Image.Image) -> None:
+    """Tell the decoder of a large JPEG to give a half, a quarter or an eighth of it; other formats cannot."""
+    if image.format in JPEG_FORMATS and _is_large(image):
+        width, height = image.size
+        parts = next((parts for parts in (2, 4) if width * height <= KEPT_PIXELS * parts**2), 8)
+        image.draft(None, (width // parts, height // parts))
+
+
 def _to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    check_pixels(image.size)
-    ImageOps.exif_transpose(image, in_place=True)
+    wanted = "L" if channels == 1 else "RGB"
+    if _is_large(image):
+        image = _reduced(image, wanted)
+        ImageOps.exif_transpose(image, in_place=True)
+    else:
+        ImageOps.exif_transpose(image, in_place=True)
+        image = _plain(image, wanted)
+    pixels = np.asarray(image)
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _reduced(image: Image.Image, wanted: str) -> Image.Image:
+    """A large image as the means of squares of its pixels, strip by strip: beside it there is never a second one."""
+    width, height = image.size
+    factor = math.ceil(math.sqrt(width * height / KEPT_PIXELS))
+    rows = max(1, STRIP_PIXELS // (width * factor)) * factor
+    found = Image.new(wanted, (-(-width // factor), -(-height // factor)))
+    image.load()
+    brightest = float(np.max(image.getextrema())) if image.mode == "F" else None
+    for top in range(0, height, rows):
+        strip = image.crop((0, top, width, min(top + rows, height)))
+        found.paste(_plain(strip, wanted, brightest).reduce(factor), (0, top // factor))
+    found.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
+    return found
+
+
+def _plain(image: Image.Image, wanted: str, brightest: float | None = None) -> Image.Image:
+    """The image in 8-bit grey or colours; ``brightest`` is the largest value of the whole of which this is a part."""
     if image.mode in WIDE_GREY:
         image = Image.fromarray(_narrow(np.asarray(image)))
     elif image.mode == "F":
-        image = Image.fromarray(_from_floats(np.asarray(image)))
+        image = Image.fromarray(_from_floats(np.asarray(image), brightest))
     elif image.has_transparency_data:
         # What is transparent shows white paper, as most viewers do.
         layered = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered)
-    wanted = "L" if channels == 1 else "RGB"
-    pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
-    return pixels.reshape(*pixels.shape[:2], channels)
+    return image if image.mode == wanted else image.convert(wanted)
 
 
 def _narrow(values: np.ndarray) -> UInt8[np.ndarray, "H W"]:
@@ -186,8 +258,8 @@ def _narrow(values: np.ndarray) -> UInt8[np.ndarray, "H W"]:
     return narrow.astype(np.uint8)
 
 
-def _from_floats(values: np.ndarray) -> UInt8[np.ndarray, "H W"]:
-    low, high = float(values.min()), float(values.max())
+def _from_floats(values: np.ndarray, brightest: float | None = None) -> UInt8[np.ndarray, "H W"]:
+    low, high = float(values.min()), float(values.max()) if brightest is None else brightest
     if not (np.isfinite(values).all() and low >= 0 and high <= 255):
         raise ValueError(f"grey values from {low} to {high}, expected 0 to 1 or 0 to 255")
     scaled: np.ndarray = np.rint(values * (255 if high <= 1 else 1))

@@ -1,5 +1,6 @@
 """Decoding in parallel, in order, with a bounded number of images in memory."""
 
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,6 +17,7 @@ from jaxtyping import UInt8
 from e3bm.data.read.decode import DecodeSettings, decode, fit_to_size
 from e3bm.data.read.records import Payload, Records
 from e3bm.errors import DataError
+from e3bm.interruption import end_with
 
 BATCH_IMAGES, BATCH_BYTES = 256, 16 << 20
 # Starting processes takes longer than decoding this many images.
@@ -81,7 +83,9 @@ def map_records(
         for first, payloads in batches:
             yield first, function(payloads)
         return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_leave_interrupts_to_parent)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_serve_parent, initargs=(os.getpid(),)
+    )
     waiting: deque[tuple[int, Future[Result]]] = deque()
     try:
         for first, payloads in batches:
@@ -123,5 +127,7 @@ def _bytes_in(payload: Payload) -> int:
     return len(payload) if isinstance(payload, bytes) else 0
 
 
-def _leave_interrupts_to_parent() -> None:
+def _serve_parent(parent: int) -> None:
+    """Leave interrupts to the parent, and end when it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(parent)

@@ -28,7 +28,7 @@ from e3bm.data.source import (
     registered_name,
     registered_sources,
 )
-from e3bm.data.store.format import CLASSES_FILE, write_json
+from e3bm.data.store.format import CLASSES_FILE, partial_of, read_record, recover, write_json
 from e3bm.data.store.packed import Origin, PackedImages, PackedWriter
 from e3bm.errors import DataError, E3BMError, SettingsError
 from e3bm.progress import Progress, Silent, stage
@@ -95,6 +95,7 @@ def prepare(
         with stage(progress, "looking through the source", 0):
             tree = open_tree(given, kind.card.archive_patterns)
             until_packed.callback(tree.close)
+            recover(target)
             _check_target_outside_source(target, given)
             fingerprint = _fingerprint(known, tree, settings, on_broken)
             existing = _existing(target, fingerprint, begun)
@@ -178,7 +179,7 @@ def _existing(target: Path, fingerprint: str, begun: float) -> PreparedDataset |
     if not (target / CLASSES_FILE).is_file():
         return None
     try:
-        packed = PackedImages.open(target)
+        packed = PackedImages.open(target, verify=True)  # "nothing to do" is said of a whole one only
         return _result(packed, unchanged=True, begun=begun) if packed.origin.fingerprint == fingerprint else None
     except (DataError, OSError, ValueError, KeyError, TypeError):
         return None
@@ -251,7 +252,7 @@ def _broken_images_error(broken: list[BrokenImage]) -> DataError:
 def _check_space(target: Path, plan: Plan) -> None:
     home = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.exists())
     needed, free = len(plan.listing.labels) * int(np.prod(plan.image_shape)), shutil.disk_usage(home).free
-    partial = target.with_name(target.name + ".partial")
+    partial = partial_of(target)
     done = sum(file.stat().st_size for file in partial.iterdir()) if partial.is_dir() else 0
     if needed - done > free:
         raise DataError(f"{home} has {free >> 20:,} MB free, the data set needs {needed >> 20:,} MB; free some space.")
@@ -259,7 +260,7 @@ def _check_space(target: Path, plan: Plan) -> None:
 
 def _result(packed: PackedImages, *, unchanged: bool, begun: float) -> PreparedDataset:
     assert packed.path is not None
-    report = json.loads((packed.path / REPORT_FILE).read_bytes())
+    report = read_record(packed.path / REPORT_FILE)
     counts = packed.class_counts
     splits = {
         split: {"classes": len(members), "images": int(counts[list(members)].sum())}

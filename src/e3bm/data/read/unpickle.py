@@ -4,9 +4,13 @@ Byte strings of 512 bytes or more stay in the file; the reader gives their place
 there. It is an interpreter of our own for the few instructions that such files use: containers, numbers, texts and
 numpy arrays. It cannot call anything that a file names: the allowed names stand for functions of this module, and
 every other name is refused.
+
+Nothing here follows a structure into its depth, and the memory of a structure is bounded by the size of its file: a few
+bytes can nest tuples deeper than Python's own hash and repr survive, or name the same list ten million times.
 """
 
 import codecs
+import math
 import pickle
 import re
 import struct
@@ -21,8 +25,16 @@ from e3bm.errors import DataError
 STAYS_IN_FILE_FROM = 512
 """Byte strings at least this long are not read while the structure is."""
 MOST_INSTRUCTIONS = 30_000_000
-LONGEST_LINE, LONGEST_NUMBER = 256 << 20, 1024
-DAMAGE = (LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error, EOFError, OSError)
+LONGEST_LINE, LONGEST_TEXT, LONGEST_NUMBER = 256 << 20, 1 << 20, 1024
+MOST_NUMBERS = 1 << 28
+"""In a range; larger than any data set."""
+MOST_DIMENSIONS = 16
+FREE, BYTES_FOR_EACH = 100_000, 8
+"""So many containers and remembered values any file may have, and one more for each of these bytes of it."""
+DAMAGE = (
+    LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error, EOFError, OSError, MemoryError,
+    RecursionError,
+)  # fmt: skip
 ALLOWED = {
     **{(f"numpy.{core}.multiarray", name): name for core in ("core", "_core") for name in ("_reconstruct", "scalar")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): "_frombuffer" for core in ("core", "_core")},
@@ -66,8 +78,10 @@ def unpickle(file: BufferedIOBase, size: int, location: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A name that Python 2 wrote as bytes and Python 3 as text."""
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+    """A name that Python 2 wrote as bytes and Python 3 as text, or a number; of anything else only what it is."""
+    if isinstance(value, bytes):
+        return value.decode("latin1")
+    return str(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 class _StoredType:
@@ -89,9 +103,11 @@ class _StoredType:
 def _check_array(array: StoredArray, fortran: Any) -> None:
     """Raise unless the stored content is exactly what type and shape ask for."""
     shape, content = array.shape, array.content
-    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ValueError(f"an array of shape {shape}")
-    count = int(np.prod(shape, dtype=object))
+    if not isinstance(shape, tuple) or len(shape) > MOST_DIMENSIONS:
+        raise ValueError("an array without a shape")
+    if not all(isinstance(n, int) and 0 <= n < 1 << 48 for n in shape):
+        raise ValueError("an array of a shape that is no numbers")
+    count = math.prod(shape)
     if isinstance(content, list):
         if array.dtype.kind != "O" or len(content) != count:
             raise ValueError("an array whose list does not fit its shape")
@@ -129,7 +145,7 @@ def _dtype(code: Any, *flags: Any) -> _StoredType:
 
 def _encode(text: Any, encoding: Any) -> "bytes | StoredBytes":
     if as_text(encoding).replace("-", "").lower() not in ("latin1", "iso88591"):
-        raise ValueError(f"bytes written as '{encoding}'")
+        raise ValueError(f"bytes written as '{as_text(encoding)}'")
     if isinstance(text, StoredBytes) and text.utf8:
         return text
     if not isinstance(text, str):
@@ -145,6 +161,32 @@ def _bytes(content: Any = b"", *encoding: Any) -> "bytes | StoredBytes":
     return content
 
 
+def _range(*limits: Any) -> range:
+    found = range(*limits)
+    if not all(-MOST_NUMBERS <= n <= MOST_NUMBERS for n in (found.start, found.stop, found.step)):
+        raise ValueError("a range of more numbers than any data set has")
+    return found
+
+
+def _ordered(*pairs: Any) -> dict[Any, Any]:
+    if not pairs:
+        return {}
+    if len(pairs) != 1 or not isinstance(pairs[0], list) or not all(_is_pair(pair) for pair in pairs[0]):
+        raise ValueError("a dictionary in an unknown form")
+    return {_key(key): value for key, value in pairs[0]}
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2
+
+
+def _key(value: Any) -> Any:
+    """A key of a dictionary: a text or a number. Finding the place of a deep tuple can end the process."""
+    if not isinstance(value, str | bytes | int | float | None):
+        raise ValueError(f"a dictionary whose key is a {type(value).__name__}")
+    return value
+
+
 CALLS: dict[str, Callable[..., Any]] = {
     "_reconstruct": _reconstruct,
     "scalar": _scalar,
@@ -153,8 +195,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "encode": _encode,
     "bytes": _bytes,
     "bytearray": _bytes,
-    "range": range,
-    "OrderedDict": lambda *nothing: {} if not nothing else dict(nothing[0]),
+    "range": _range,
+    "OrderedDict": _ordered,
 }
 _MARK = object()
 
@@ -170,7 +212,9 @@ class _Machine:
     def __init__(self, file: BufferedIOBase, size: int, location: str) -> None:
         self.file, self.size, self.location = file, size, location
         self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: list[Any] = []
+        self.memo_out_of_order: dict[int, Any] = {}
+        self.left = FREE + size // BYTES_FOR_EACH
 
     def run(self) -> Any:
         read = self.file.read
@@ -193,6 +237,33 @@ class _Machine:
             f"{self.location} holds {what}, which no known data file does; nothing of it was run and it is refused."
         )
 
+    def spend(self, count: int = 1) -> None:
+        """Count what takes memory although it takes hardly a byte of the file."""
+        self.left -= count
+        if self.left < 0:
+            raise ValueError("more structure than a file of its size has")
+
+    def push(self, value: Any) -> None:
+        self.spend()
+        self.stack.append(value)
+
+    def remember(self, place: int | None) -> None:
+        """Keep what lies on top under a number, by default the next one."""
+        self.spend()
+        value = self.stack[-1]
+        at = len(self.memo) + len(self.memo_out_of_order) if place is None else place
+        if at == len(self.memo):
+            self.memo.append(value)
+        else:
+            self.memo_out_of_order[at] = value
+
+    def recall(self, place: int) -> Any:
+        if place in self.memo_out_of_order:
+            return self.memo_out_of_order[place]
+        if place < 0:
+            raise LookupError("a number below zero")
+        return self.memo[place]
+
     def take(self, count: int) -> bytes:
         content = self.file.read(count)
         if len(content) != count:
@@ -202,8 +273,8 @@ class _Machine:
     def number(self, layout: str) -> Any:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
 
-    def line(self) -> bytes:
-        content = self.file.readline(LONGEST_LINE)
+    def line(self, longest: int = LONGEST_LINE) -> bytes:
+        content = self.file.readline(longest)
         if not content.endswith(b"\n"):
             raise EOFError("it ends too early")
         return content[:-1]
@@ -235,7 +306,7 @@ class _Machine:
         arguments, target = self.stack.pop(), self.stack.pop()
         if not isinstance(target, _Name) or not isinstance(arguments, tuple):
             raise self.refused("a call of something that is no function")
-        self.stack.append(CALLS[target.name](*arguments))
+        self.push(CALLS[target.name](*arguments))
 
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
@@ -260,7 +331,7 @@ def _set_items(machine: _Machine, values: list[Any]) -> None:
     target = machine.stack[-1]
     if not isinstance(target, dict):
         raise machine.refused("a key in something that is no dictionary")
-    target.update(zip(values[::2], values[1::2], strict=True))
+    target.update(_pairs(values))
 
 
 def _push(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
@@ -276,11 +347,17 @@ def _collect(machine: _Machine, count: int) -> tuple[Any, ...]:
 
 
 def _pairs(values: list[Any]) -> dict[Any, Any]:
-    return dict(zip(values[::2], values[1::2], strict=True))
+    return {_key(key): value for key, value in zip(values[::2], values[1::2], strict=True)}
 
 
-def _remember(machine: _Machine, place: int) -> None:
-    machine.memo[place] = machine.stack[-1]
+def _container(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+    return lambda machine: machine.push(make(machine))
+
+
+def _name_part(value: Any) -> str:
+    if not isinstance(value, str | bytes):
+        raise ValueError("a name that is no text")
+    return as_text(value)
 
 
 def _long(content: bytes) -> int:
@@ -307,7 +384,7 @@ def _quoted(line: bytes) -> bytes:
 ACTIONS: dict[bytes, Callable[[_Machine], Any]] = {
     pickle.PROTO: lambda m: m.take(1),
     pickle.FRAME: lambda m: m.take(8),
-    pickle.MARK: _push(lambda m: _MARK),
+    pickle.MARK: _container(lambda m: _MARK),
     pickle.POP: lambda m: m.stack.pop(),
     pickle.POP_MARK: lambda m: m.since_mark(),
     pickle.DUP: _push(lambda m: m.stack[-1]),
@@ -326,7 +403,7 @@ ACTIONS: dict[bytes, Callable[[_Machine], Any]] = {
     pickle.STRING: _push(lambda m: _quoted(m.line())),
     pickle.BINSTRING: _push(lambda m: m.string(m.number("<I"), False)),
     pickle.SHORT_BINSTRING: _push(lambda m: m.take(m.take(1)[0])),
-    pickle.UNICODE: _push(lambda m: m.line().decode("raw-unicode-escape")),
+    pickle.UNICODE: _push(lambda m: m.line(LONGEST_TEXT).decode("raw-unicode-escape")),
     pickle.BINUNICODE: _push(lambda m: m.string(m.number("<I"), True)),
     pickle.BINUNICODE8: _push(lambda m: m.string(m.number("<Q"), True)),
     pickle.SHORT_BINUNICODE: _push(lambda m: m.take(m.take(1)[0]).decode("utf-8", "surrogatepass")),
@@ -334,28 +411,28 @@ ACTIONS: dict[bytes, Callable[[_Machine], Any]] = {
     pickle.BINBYTES8: _push(lambda m: m.string(m.number("<Q"), False)),
     pickle.BYTEARRAY8: _push(lambda m: m.string(m.number("<Q"), False)),
     pickle.SHORT_BINBYTES: _push(lambda m: m.take(m.take(1)[0])),
-    pickle.EMPTY_LIST: _push(lambda m: []),
-    pickle.LIST: _push(lambda m: m.since_mark()),
+    pickle.EMPTY_LIST: _container(lambda m: []),
+    pickle.LIST: _container(lambda m: m.since_mark()),
     pickle.APPEND: lambda m: _append(m, [m.stack.pop()]),
     pickle.APPENDS: lambda m: _append(m, m.since_mark()),
-    pickle.EMPTY_TUPLE: _push(lambda m: ()),
-    pickle.TUPLE: _push(lambda m: tuple(m.since_mark())),
-    pickle.TUPLE1: _push(lambda m: _collect(m, 1)),
-    pickle.TUPLE2: _push(lambda m: _collect(m, 2)),
-    pickle.TUPLE3: _push(lambda m: _collect(m, 3)),
-    pickle.EMPTY_DICT: _push(lambda m: {}),
-    pickle.DICT: _push(lambda m: _pairs(m.since_mark())),
+    pickle.EMPTY_TUPLE: _container(lambda m: ()),
+    pickle.TUPLE: _container(lambda m: tuple(m.since_mark())),
+    pickle.TUPLE1: _container(lambda m: _collect(m, 1)),
+    pickle.TUPLE2: _container(lambda m: _collect(m, 2)),
+    pickle.TUPLE3: _container(lambda m: _collect(m, 3)),
+    pickle.EMPTY_DICT: _container(lambda m: {}),
+    pickle.DICT: _container(lambda m: _pairs(m.since_mark())),
     pickle.SETITEM: lambda m: _set_items(m, list(_collect(m, 2))),
     pickle.SETITEMS: lambda m: _set_items(m, m.since_mark()),
-    pickle.GLOBAL: lambda m: m.find(m.line().decode("ascii"), m.line().decode("ascii")),
-    pickle.STACK_GLOBAL: lambda m: m.find(*(as_text(part) for part in _collect(m, 2))),
+    pickle.GLOBAL: lambda m: m.find(m.line(LONGEST_TEXT).decode("ascii"), m.line(LONGEST_TEXT).decode("ascii")),
+    pickle.STACK_GLOBAL: lambda m: m.find(*map(_name_part, _collect(m, 2))),
     pickle.REDUCE: lambda m: m.call(),
     pickle.BUILD: lambda m: m.build(),
-    pickle.GET: _push(lambda m: m.memo[int(m.line())]),
-    pickle.BINGET: _push(lambda m: m.memo[m.take(1)[0]]),
-    pickle.LONG_BINGET: _push(lambda m: m.memo[m.number("<I")]),
-    pickle.PUT: lambda m: _remember(m, int(m.line())),
-    pickle.BINPUT: lambda m: _remember(m, m.take(1)[0]),
-    pickle.LONG_BINPUT: lambda m: _remember(m, m.number("<I")),
-    pickle.MEMOIZE: lambda m: _remember(m, len(m.memo)),
+    pickle.GET: _push(lambda m: m.recall(int(m.line()))),
+    pickle.BINGET: _push(lambda m: m.recall(m.take(1)[0])),
+    pickle.LONG_BINGET: _push(lambda m: m.recall(m.number("<I"))),
+    pickle.PUT: lambda m: m.remember(int(m.line())),
+    pickle.BINPUT: lambda m: m.remember(m.take(1)[0]),
+    pickle.LONG_BINPUT: lambda m: m.remember(m.number("<I")),
+    pickle.MEMOIZE: lambda m: m.remember(None),
 }

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import lzma
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from e3bm.data.layouts.base import KnownClasses, Layout
 from e3bm.data.source import EMBEDDED, SOURCES, SourceCard
 from e3bm.data.store.packed import Origin, PackedImages
 from e3bm.errors import DataError
+from e3bm.json_files import parse_json
 
 PACKAGE_FOLDER = Path(__file__).resolve().parent
 IMAGES_FILE, CLASSES_FILE, TYPEFACES_FILE = "glyphs_images.npy.xz", "glyphs_classes.json", "glyphs_typefaces.json"
@@ -79,8 +79,8 @@ def load_glyphs(folder: Path = PACKAGE_FOLDER) -> GlyphArrays:
     """Reads, checks and unpacks the data set once; later calls give the same arrays."""
     contents = _checked_files(folder)
     levels = np.load(io.BytesIO(lzma.decompress(contents[IMAGES_FILE])), allow_pickle=False)
-    classes: list[dict[str, Any]] = json.loads(contents[CLASSES_FILE])["classes"]
-    families: list[dict[str, Any]] = json.loads(contents[TYPEFACES_FILE])
+    classes: list[dict[str, Any]] = parse_json(contents[CLASSES_FILE])["classes"]
+    families: list[dict[str, Any]] = parse_json(contents[TYPEFACES_FILE])
     images = (levels * np.uint8(GREY_STEP))[..., None]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(row["typefaces"]) for row in classes])
     typefaces = np.concatenate([np.asarray(row["typefaces"], np.int64) for row in classes])

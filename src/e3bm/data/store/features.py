@@ -17,7 +17,7 @@ from e3bm.core.episode import EpisodeIndex, TaskBatch
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError
-from e3bm.storage import write_whole
+from e3bm.storage import sweep, write_whole
 
 CHUNK = 256
 DIGEST_BYTES = 32
@@ -56,10 +56,7 @@ class FeatureCache:
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(path, content, hashlib.sha256(content).digest())
-        # What other writers were killed over.
-        for leftover in self.folder.glob(f".{path.name}.*.partial"):
-            with suppress(OSError):
-                leftover.unlink()
+            sweep(self.folder)  # what other writers were killed over
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.npy"

@@ -1,8 +1,9 @@
 """The rules of a packed folder: its files, its digests, and what pixels, labels and splits must be."""
 
 import hashlib
-import json
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,11 +12,13 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from e3bm.errors import DataError
-from e3bm.storage import lock, write_whole
+from e3bm.json_files import digest_of_json, json_bytes, read_json_file
+from e3bm.storage import flush_folder, lock, release, swap_folders, write_whole
 
 FORMAT_VERSION = 1
 SPLIT_NAMES = ("train", "val", "test")
-IMAGES_FILE, LABELS_FILE, CLASSES_FILE = "images.u8", "labels.npy", "classes.json"
+IMAGES_FILE, LABELS_FILE, CLASSES_FILE, BLOCKS_FILE = "images.u8", "labels.npy", "classes.json", "blocks.json"
+GROWING_LABELS_FILE, PROGRESS_FILE = "labels.i64", "progress.json"
 HASH_BLOCK_BYTES = 1 << 22
 
 
@@ -111,35 +114,88 @@ def joint_digest(images_sha256: str, labels_sha256: str, image_shape: Sequence[i
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def json_digest(record: Mapping[str, Any]) -> str:
-    """The sha256 of a record, whatever the order and layout in which it is written."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record so that a reader finds the old or the new one, never a part."""
-    write_whole(path, json.dumps(record, indent=1).encode("ascii"))
+    """Write a record with its digest so that a reader finds the old or the new one, never a part."""
+    write_whole(path, json_bytes(record))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record that was written here; a DataError says that it is damaged."""
+    try:
+        found = read_json_file(path)
+    except (OSError, ValueError) as error:
+        raise damaged(path) from error
+    if not isinstance(found, dict):
+        raise damaged(path)
+    return found
 
 
 def read_description(folder: Path) -> dict[str, Any]:
     """The content of classes.json, if it is whole and of this format."""
     path = folder / CLASSES_FILE
     if not path.is_file():
+        recover(folder)
+    if not path.is_file():
         raise DataError(
             f"{folder} is not a prepared data set (it has no {CLASSES_FILE}); make one with 'e3bm prepare'."
         )
+    about = read_record(path)
     try:
-        about = dict(json.loads(path.read_bytes()))
         version, digest = about["version"], about["sha256"]["classes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise damaged(path) from error
     if version != FORMAT_VERSION:
         raise DataError(
             f"{path} has format {version}, this version reads {FORMAT_VERSION}; prepare the data set again."
         )
-    if digest != json_digest({key: value for key, value in about.items() if key != "sha256"}):
+    if digest != digest_of_json({key: value for key, value in about.items() if key != "sha256"}):
         raise damaged(path)
     return about
+
+
+def partial_of(path: Path) -> Path:
+    """Where a data set is written before it gets its name."""
+    return path.with_name(path.name + ".partial")
+
+
+def publish(path: Path) -> None:
+    """Give the folder that was written its name, so that at any moment the old data set or the new one has it."""
+    partial, retired = partial_of(path), _retired(path)
+    shutil.rmtree(retired, ignore_errors=True)
+    flush_folder(partial)
+    if path.exists() and swap_folders(partial, path):
+        with suppress(FileNotFoundError):  # a reader may have swept the old one already
+            partial.rename(retired)
+    elif path.exists():  # a system that cannot swap: if we are killed here, whoever comes next recovers
+        path.rename(retired)
+        partial.rename(path)
+    else:
+        partial.rename(path)
+    flush_folder(path.parent)
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def recover(path: Path) -> None:
+    """Bring a data set back whose writer was killed while it got its name, and remove what such a writer left."""
+    partial, retired = partial_of(path), _retired(path)
+    if not path.exists():
+        done = (partial / CLASSES_FILE).is_file() and not (partial / PROGRESS_FILE).exists()
+        for folder in (partial, retired) if done else (retired,):
+            if folder.is_dir() and not path.exists():
+                with suppress(OSError):
+                    folder.rename(path)
+    if not path.exists():
+        return
+    shutil.rmtree(retired, ignore_errors=True)
+    if (partial / CLASSES_FILE).is_file() and not (partial / PROGRESS_FILE).exists():
+        with suppress(OSError, DataError):  # somebody may be writing there
+            held = lock_folder(partial)
+            shutil.rmtree(partial, ignore_errors=True)
+            release(held)
+
+
+def _retired(path: Path) -> Path:
+    return path.with_name(path.name + ".retired")
 
 
 def lock_folder(folder: Path) -> int:

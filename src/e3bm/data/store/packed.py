@@ -1,7 +1,8 @@
 """PackedImages: a whole data set as one file of uint8 pixels, its labels, and a description in JSON."""
 
 import hashlib
-import json
+import io
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from e3bm.data.store.blocks import PixelBlocks, block_digests, write_blocks
 from e3bm.data.store.format import (
+    BLOCKS_FILE,
     CLASSES_FILE,
     FORMAT_VERSION,
+    GROWING_LABELS_FILE,
     IMAGES_FILE,
     LABELS_FILE,
+    PROGRESS_FILE,
     Origin,
     checked_labels,
     checked_pixels,
@@ -26,18 +31,22 @@ from e3bm.data.store.format import (
     damaged,
     file_hash,
     joint_digest,
-    json_digest,
     label_bytes,
     lock_folder,
     open_at,
+    partial_of,
+    publish,
     read_description,
+    read_record,
     write_json,
 )
 from e3bm.errors import DataError
+from e3bm.json_files import digest_of_json
+from e3bm.storage import write_whole
 
 __all__ = ["Origin", "PackedImages", "PackedWriter"]
 
-GROWING_LABELS_FILE, PROGRESS_FILE = "labels.i64", "progress.json"
+LABELS_HEADER = 4096  # bytes: more than NumPy writes before the numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +63,8 @@ class PackedImages:
     path: Path | None = None
     """The folder on disk, or None for a data set that lives in memory."""
     written_digest: str = ""
+    written_pixels: str = ""
+    """The sha256 of the images file, as the folder states it."""
 
     @classmethod
     def from_arrays(
@@ -74,32 +85,35 @@ class PackedImages:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], verify: bool = False) -> "PackedImages":
-        """Open a packed folder; sizes, labels and classes are always checked, the pixels' digest where asked."""
+        """Open a packed folder; sizes, labels and classes are checked now, pixels when they are read or if asked."""
         folder = Path(path).resolve()
         about = read_description(folder)
-        names, written, count = about["class_names"], about["sha256"], about["count"]
-        shape = (count, *about["image_shape"])
+        try:
+            names, written, count = about["class_names"], about["sha256"], int(about["count"])
+            shape = (count, *map(int, about["image_shape"]))
+            origin, splits = Origin(**about["origin"]), checked_splits(about["splits"], names)
+            pixels, label_digest, name = str(written["images"]), written["labels"], str(about["name"])
+            if len(shape) != 4 or min(shape) < 1:
+                raise ValueError(shape)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(folder / CLASSES_FILE) from error
         images_path, labels_path = folder / IMAGES_FILE, folder / LABELS_FILE
-        found, expected = images_path.stat().st_size if images_path.is_file() else 0, int(np.prod(shape))
+        found, expected = images_path.stat().st_size if images_path.is_file() else 0, math.prod(shape)
         if found != expected:
             raise DataError(
                 f"{images_path} has {found} bytes, expected {expected} for {count} images of shape {shape[1:]}; "
                 "prepare the data set again."
             )
-        try:
-            labels = np.load(labels_path, allow_pickle=False).astype(np.int64, copy=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise damaged(labels_path) from error
-        if hashlib.sha256(label_bytes(labels)).hexdigest() != written["labels"]:
+        labels = _read_labels(labels_path, count)
+        if hashlib.sha256(label_bytes(labels)).hexdigest() != label_digest:
             raise damaged(labels_path)
-        if verify and file_hash(images_path).hexdigest() != written["images"]:
+        if verify and file_hash(images_path).hexdigest() != pixels:
             raise damaged(images_path)
         labels = checked_labels(labels, count, len(names))
         labels.flags.writeable = False
         images = np.memmap(images_path, dtype=np.uint8, mode="r", shape=shape)
-        digest = joint_digest(written["images"], written["labels"], shape[1:])
-        splits, origin = checked_splits(about["splits"], names), Origin(**about["origin"])
-        return cls(about["name"], images, labels, tuple(names), splits, origin, folder, digest)
+        digest = joint_digest(pixels, label_digest, shape[1:])
+        return cls(name, images, labels, tuple(names), splits, origin, folder, digest, pixels)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the same file instead of receiving the pixels.
@@ -139,8 +153,14 @@ class PackedImages:
         """The positions of all images of one class, in ascending order."""
         return self._positions_by_class[class_number]
 
+    @cached_property
+    def _blocks(self) -> PixelBlocks | None:
+        return None if self.path is None else PixelBlocks.of_folder(self.path, self.images, self.written_pixels)
+
     def gather(self, positions: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n H W C"]:
-        """The images at these positions, as a copy of their own."""
+        """The images at these positions, as a copy of their own; pixels that are not what was written are an error."""
+        if self._blocks is not None:
+            self._blocks.check(positions)
         return np.asarray(np.take(self.images, positions, axis=0))
 
 
@@ -163,7 +183,7 @@ class PackedWriter:
     ) -> None:
         self.path, self.image_shape, self.name = Path(path).resolve(), tuple(image_shape), name
         self.origin, self.resume = origin or Origin(), resume
-        self.partial = self.path.with_name(self.path.name + ".partial")
+        self.partial = partial_of(self.path)
         if self.path.exists() and not replace:
             raise DataError(f"{self.path} already exists; remove it or choose another folder.")
         self.partial.mkdir(parents=True, exist_ok=True)
@@ -175,6 +195,8 @@ class PackedWriter:
         self._pixels_hash, self._labels_hash = hashlib.sha256(), hashlib.sha256()
         if resume:
             self._continue()
+        for old in (CLASSES_FILE, BLOCKS_FILE, LABELS_FILE):  # of a writer that was killed at its very end
+            (self.partial / old).unlink(missing_ok=True)
         self._pixels = open_at(self.partial / IMAGES_FILE, self.count * int(np.prod(self.image_shape)))
         self._labels = open_at(self.partial / GROWING_LABELS_FILE, self.count * 8)
 
@@ -185,7 +207,7 @@ class PackedWriter:
     def _continue(self) -> None:
         """Take over the partial folder if it is of the same source and undamaged, else start again."""
         try:
-            progress = json.loads((self.partial / PROGRESS_FILE).read_bytes())
+            progress = read_record(self.partial / PROGRESS_FILE)
             if progress["of"] != self._identity():
                 return
             count, state = int(progress["count"]), dict(progress["state"])
@@ -193,7 +215,7 @@ class PackedWriter:
             labels_hash = file_hash(self.partial / GROWING_LABELS_FILE, count * 8)
             if [pixels_hash.hexdigest(), labels_hash.hexdigest()] != progress["sha256"]:
                 return
-        except (OSError, EOFError, ValueError, KeyError, TypeError):
+        except (DataError, OSError, EOFError, ValueError, KeyError, TypeError):
             return
         self.count, self.state, self._pixels_hash, self._labels_hash = count, state, pixels_hash, labels_hash
 
@@ -228,7 +250,9 @@ class PackedWriter:
         if (counts == 0).any():
             empty = class_names[int(counts.argmin())]
             raise DataError(f"Class '{empty}' has no images; every class needs at least one.")
-        np.save(self.partial / LABELS_FILE, labels)
+        content = io.BytesIO()
+        np.save(content, labels)
+        write_whole(self.partial / LABELS_FILE, content.getvalue())
         about = {
             **self._identity(),
             "count": self.count,
@@ -237,16 +261,18 @@ class PackedWriter:
             "splits": {name: list(members) for name, members in checked.items()},
         }
         digests = {"images": self._pixels_hash.hexdigest(), "labels": self._labels_hash.hexdigest()}
-        write_json(self.partial / CLASSES_FILE, {**about, "sha256": {**digests, "classes": json_digest(about)}})
         self._close_files()
+        whole, blocks = block_digests(self.partial / IMAGES_FILE)
+        if whole != digests["images"]:
+            raise DataError(
+                f"{self.partial / IMAGES_FILE} does not hold what was written to it; look after the disk, "
+                "then run the same command again."
+            )
+        write_blocks(self.partial, whole, blocks)
+        write_json(self.partial / CLASSES_FILE, {**about, "sha256": {**digests, "classes": digest_of_json(about)}})
         (self.partial / GROWING_LABELS_FILE).unlink()
         (self.partial / PROGRESS_FILE).unlink()
-        retired = self.path.with_name(self.path.name + ".retired")
-        shutil.rmtree(retired, ignore_errors=True)
-        if self.path.exists():
-            self.path.rename(retired)
-        self.partial.rename(self.path)
-        shutil.rmtree(retired, ignore_errors=True)
+        publish(self.path)
         self._release()
         return PackedImages.open(self.path)
 
@@ -283,6 +309,16 @@ class PackedWriter:
             self.pause()
         else:
             self.abort()
+
+
+def _read_labels(path: Path, count: int) -> Int64[np.ndarray, " N"]:
+    try:
+        if path.stat().st_size > 8 * count + LABELS_HEADER:
+            raise ValueError("more labels than images")
+        labels: np.ndarray = np.load(path, allow_pickle=False)
+        return labels.astype(np.int64, copy=False)
+    except Exception as error:  # NumPy reads the header as Python; there is hardly an error that it cannot raise
+        raise damaged(path) from error
 
 
 def _rebuild(*arrays: Any) -> PackedImages:

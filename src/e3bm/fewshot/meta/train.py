@@ -1,6 +1,5 @@
 """`e3bm train-prior`: features of many classes in, one prior for few-shot classifiers out."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from e3bm.core.adapt import AdaptationTrace
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import MetaLearner, meta_loss
-from e3bm.errors import DivergenceError, SettingsError
+from e3bm.errors import CheckpointError, DivergenceError, SettingsError
 from e3bm.fewshot.meta.pools import FeaturePool, TaskShapes, draw_batches, draw_tasks, query_labels, task_batch
 from e3bm.fewshot.meta.settings import PriorSettings
 from e3bm.fewshot.meta.train_trust import SHOTS, fit_trust
@@ -27,9 +25,11 @@ from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.evaluation.metrics import accuracies, negative_log_likelihoods
+from e3bm.runs.folder.checkpoint import misfit
 from e3bm.runs.folder.environment import commit
-from e3bm.runs.folder.files import held, read_json, write_bytes, write_json
+from e3bm.runs.folder.files import held, read_json, write_bytes, write_json, write_lines
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.tensor_files import read_tensor_file, tensor_file
 from e3bm.runs.settings import OptimiserSettings
 from e3bm.runs.training.optimisers import build_optimiser, schedule_factor
 
@@ -158,7 +158,10 @@ def _trained(
     """Train a part, or take it from the run."""
     kept = run.path / f"{name}.safetensors"
     if kept.exists():
-        learner.load_state_dict(safetensors.torch.load_file(kept))
+        try:
+            learner.load_state_dict(read_tensor_file(kept)[1])
+        except RuntimeError as error:
+            raise CheckpointError(f"{kept} does not fit this run: {misfit(error)}") from None
         return
     _forget(run, name)
     began = time.monotonic()
@@ -181,7 +184,7 @@ def _trained(
             advance=progress.advance,
             draw=draw,
         )
-    write_bytes(kept, safetensors.torch.save({key: value.contiguous() for key, value in learner.state_dict().items()}))
+    write_bytes(kept, tensor_file(learner.state_dict(), {}))
 
 
 def _trust(
@@ -201,12 +204,12 @@ def _trust(
 
 def _forget(run: RunFolder, part: str) -> None:
     """Drop what an interrupted training of a part has logged, because the part begins again."""
-    lines = [line for line in run.lines("metrics") if line["part"] != part]
-    write_bytes(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    lines = [line for line in run.lines("metrics") if line.get("part") != part]
+    write_lines(run.path / "metrics.jsonl", lines)
 
 
 def _last(run: RunFolder) -> dict[str, Any]:
-    lines = [line for line in run.lines("metrics") if line["split"] == "val"]
+    lines = [line for line in run.lines("metrics") if line.get("split") == "val"]
     found = {}
     for part in ("inductive", "together"):
         own = [line for line in lines if line["part"] == part]

@@ -8,9 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from e3bm.core.learner import MetaLearner
@@ -18,10 +16,12 @@ from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.learner import Votes, build_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
+from e3bm.json_files import parse_json
 from e3bm.runs.folder.checkpoint import misfit
 from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.tensor_files import read_tensor_file, tensor_file
 
-FORMAT, VERSION = "e3bm-prior", 2
+FORMAT, VERSION, ABOUT = "e3bm-prior", 2, "about"
 SHIPPED = Path(__file__).parent / "shipped.safetensors"
 
 
@@ -82,38 +82,39 @@ def save_prior(
         for part, learner in (("inductive", inductive), ("together", together))
         for name, value in learner.state_dict().items()
     }
-    write_bytes(path, safetensors.torch.save(tensors, {"about": json.dumps(about, sort_keys=True)}))
+    write_bytes(path, tensor_file(tensors, {ABOUT: json.dumps(about, sort_keys=True)}))
 
 
 @cache
 def load_prior(path: Path | None = None) -> FewShotPrior:
     """The shipped prior, or one of a file."""
     place = path or SHIPPED
+    if not place.exists():
+        raise CheckpointError(f"There is no prior {place}; give the path of one that `e3bm train-prior` made.")
+    texts, tensors = read_tensor_file(place, former=place != SHIPPED)
     try:
-        content = place.read_bytes()
-        with safetensors.safe_open(place, "pt") as file:
-            about = json.loads((file.metadata() or {}).get("about", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"There is no prior {place}; give the path of one that `e3bm train-prior` made."
-        ) from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{place} is not a readable prior: {error}.") from None
+        about = dict(parse_json(texts.get(ABOUT, "{}")))
+    except (ValueError, TypeError):
+        about = {}
     if about.get("format") != FORMAT or about.get("version") != VERSION:
         raise CheckpointError(
             f"{place} is no prior of a few-shot classifier of version {VERSION}; make one with `e3bm train-prior`."
         )
-    inductive = build_prior(about["votes"], epochs=about["epochs"])
-    together = build_batch_prior(inductive, epochs=about["epochs_together"])
+    try:
+        inductive = build_prior(about["votes"], epochs=about["epochs"])
+        together = build_batch_prior(inductive, epochs=about["epochs_together"])
+        trust, training = TrustPrior.from_json(about["trust"]), dict(about["training"])
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{place} cannot be used as a prior: it misses or mistakes {error}.") from None
     for name, learner in (("inductive", inductive), ("together", together)):
         _fill(learner, tensors, f"{name}.", place)
-    digest = sha256(content).hexdigest()
-    return FewShotPrior(inductive, together, TrustPrior.from_json(about["trust"]), about["training"], digest)
+    return FewShotPrior(inductive, together, trust, training, sha256(place.read_bytes()).hexdigest())
 
 
 def _fill(learner: MetaLearner, tensors: dict[str, Tensor], prefix: str, place: Path) -> None:
     found = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    if not all(value.dtype == torch.float32 and bool(torch.isfinite(value).all()) for value in found.values()):
+        raise CheckpointError(f"The numbers of {place} do not fit a prior: they are not finite float32.")
     try:
         learner.load_state_dict(found)
     except RuntimeError as error:

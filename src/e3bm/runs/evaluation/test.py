@@ -1,7 +1,7 @@
 """`e3bm test`: run folders in, one honest result each out, all on the same episodes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
 from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.calibration import fitted_factor
 from e3bm.runs.evaluation.comparison import Measured, pair, seeds_together
 from e3bm.runs.evaluation.ensemble import AveragedLearners
 from e3bm.runs.evaluation.evaluate import Evaluation, TaskSource, evaluate
 from e3bm.runs.evaluation.protocol import check_episodes, check_splits, seen_classes
-from e3bm.runs.folder.answers import keep_answers
+from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.checkpoint import Checkpoints, Which
 from e3bm.runs.folder.environment import commit, is_leader
 from e3bm.runs.folder.files import in_turn
@@ -58,8 +59,7 @@ def run_test(
     if is_leader():
         for path, each in zip(runs, tested, strict=True):
             with in_turn(path / "config.json"):  # another test of the same run may end at this moment
-                RunFolder(path).add_result(each.result)
-                keep_answers(path, each.result, _right_answers(each))
+                keep_result(path, each.result, _right_answers(each))
     return [each.result for each in tested] + seeds_together(tested)
 
 
@@ -77,6 +77,7 @@ class Labels:
     backbone: str
     trained_on: str
     parameters: int
+    checkpoint: Which
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class Subject:
     questions: "Questions"
     labels: Labels
     seed: int
+    validation: Callable[[], TaskSource]
+    """Tasks of the validation classes of the data that it was trained on, in the shape of the questions."""
     epochs: int | None = None
     """Another number of inner updates than in training."""
 
@@ -117,19 +120,30 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             subject = _meta_trained(run, train, settings, progress, engine)
         case None:
             raise CheckpointError(f"{run.path} holds a run of kind {run.kind}, which is not tested on episodes.")
-    with stage(progress, f"test {subject.labels.method}", settings.episodes):
+    factor = None
+    if settings.calibrate:
+        factor = fitted_factor(
+            subject.learner,
+            subject.validation(),
+            settings.calibrate,
+            batch=settings.batch,
+            engine=engine,
+            epochs=subject.epochs,
+        )
+    with stage(progress, f"test {subject.labels.method}", settings.count):
         found = evaluate(
             subject.learner,
             subject.tasks,
-            settings.episodes,
+            settings.count,
             batch=settings.batch,
             engine=engine,
             every_epoch=True,
             epochs=subject.epochs,
+            factor=factor,
             advance=progress.advance,
         )
-        progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
-    return Measured(_result(run, subject, settings, found), found.accuracy)
+        progress.advance(settings.count, accuracy=float(found.accuracy.mean()))
+    return Measured(_result(run, subject, settings, found), found.accuracy, found.metrics)
 
 
 def _machine(trained: MachineSettings, settings: TestSettings) -> MachineSettings:
@@ -147,7 +161,8 @@ def _meta_trained(
     )  # a trained backbone is about to get other weights
     size = trained_on.input_shape[1]
     learner = build_learner(train, backbone, classes=trained_on.classes, image_size=size).to(engine.device)
-    Checkpoints(run.path).load_weights(learner, _checkpoint(run))
+    checkpoint = _checkpoint(run, settings, progress)
+    Checkpoints(run.path).load_weights(learner, checkpoint)
     questions = _open_questions(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
     hyperprior, batchnorm, learned = train.hyperprior, train.backbone.batchnorm, _size(learner)
@@ -158,11 +173,12 @@ def _meta_trained(
         assert isinstance(encoder, Backbone)
         backbone = encoder.to(DTYPES[train.machine.precision])
         learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
-    tasks: TaskSource = (
-        feature_tasks(questions.data, questions.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
-        if fixed or train.backbone.adapt == "frozen"
-        else image_tasks(questions.data, questions.sampler, augment=False, dtype=dtype)
-    )
+
+    def tasks(data: OpenData, sampler: EpisodeSampler) -> TaskSource:
+        if fixed or train.backbone.adapt == "frozen":
+            return feature_tasks(data, sampler, backbone, progress, dtype, engine, needs=train.method.needs)
+        return image_tasks(data, sampler, augment=False, dtype=dtype)
+
     sees_queries = train.method.transductive or (hyperprior.generated and hyperprior.setting == "transductive")
     inner = train.inner
     labels = Labels(
@@ -177,8 +193,17 @@ def _meta_trained(
         trained_on=train.data.dataset,
         # A frozen backbone stands beside the learner, not inside it.
         parameters=learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
+        checkpoint=checkpoint,
     )
-    return Subject(learner, tasks, questions, labels, train.seed, epochs=train.test_epochs)
+    return Subject(
+        learner,
+        tasks(questions.data, questions.sampler),
+        questions,
+        labels,
+        train.seed,
+        validation=lambda: tasks(trained_on, _validation_episodes(trained_on, questions)),
+        epochs=train.test_epochs,
+    )
 
 
 def _averaged(
@@ -213,7 +238,8 @@ def _pretrained(
     """A pre-trained backbone is tested by the nearest class mean."""
     trained_on = open_data(pretrain.data)
     backbone = build_backbone(pretrain.backbone, *trained_on.input_shape)
-    load_backbone(backbone, run.path)
+    checkpoint = _checkpoint(run, settings, progress)
+    load_backbone(backbone, run.path, checkpoint)
     questions = _open_questions(run, trained_on, pretrain.data, pretrain.episode, settings, engine)
     tasks = feature_tasks(questions.data, questions.sampler, backbone, progress, torch.float32, engine)
     labels = Labels(
@@ -227,9 +253,20 @@ def _pretrained(
         backbone=pretrain.backbone.title,
         trained_on=pretrain.data.dataset,
         parameters=_size(backbone),
+        checkpoint=checkpoint,
     )
     learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
-    return Subject(learner, tasks, questions, labels, pretrain.seed)
+
+    def validation() -> TaskSource:
+        sampler = _validation_episodes(trained_on, questions)
+        return feature_tasks(trained_on, sampler, backbone, progress, torch.float32, engine)
+
+    return Subject(learner, tasks, questions, labels, pretrain.seed, validation)
+
+
+def _validation_episodes(data: OpenData, questions: Questions) -> EpisodeSampler:
+    """Episodes in the shape of the questions, of the validation classes of the data that a run was trained on."""
+    return episode_sampler(data, "val", questions.episode, 0, "calibration")
 
 
 def _open_questions(
@@ -256,11 +293,11 @@ def _open_questions(
     check_splits(data.images.splits)
     other = changed.dataset != trained.dataset
     seen = seen_classes(trained_on.images, data.images, settings.split, settings.allow_seen) if other else 0
-    sampler = episode_sampler(data, settings.split, episode, settings.seed, "test")
-    check_episodes(sampler, settings.episodes)
-    digest = episodes_hash(sampler, settings.episodes)
+    sampler = episode_sampler(data, settings.split, episode, settings.seed, "test", query_shares=settings.query_shares)
+    check_episodes(sampler, settings.count)
+    digest = episodes_hash(sampler, settings.count)
     if settings.split == "test" and engine.leads:
-        line = {"dataset": data.images.name, "episodes": settings.episodes, "episodes_hash": digest}
+        line = {"dataset": data.images.name, "episodes": settings.count, "episodes_hash": digest}
         RunFolder(run.path).append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line})
     return Questions(data, episode, sampler, digest, seen)
 
@@ -277,7 +314,7 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         ci=numbers.pop("ci"),
         ece=numbers.pop("ece"),
         metrics=numbers,
-        episodes=settings.episodes,
+        episodes=settings.count,
         episodes_hash=questions.digest,
         episodes_seed=settings.seed,
         data_digest=questions.data.images.digest,
@@ -285,6 +322,7 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         ways=questions.episode.ways,
         shots=questions.episode.shots,
         queries=questions.episode.queries,
+        query_shares=settings.query_shares,
         seen_classes=questions.seen,
         seed=subject.seed,
         commit=commit(),
@@ -295,16 +333,17 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         rates=curve(found.rates),
         weights=curve(found.weights),
         run=run.name,
-        checkpoint=_checkpoint(run),
         system=run.system,
         baseline=run.baseline,
     )
 
 
-def _checkpoint(run: Run) -> Which:
-    """The best on the validation classes; the last of a training that was stopped before its first validation."""
+def _checkpoint(run: Run, settings: TestSettings, progress: Progress) -> Which:
+    """Which weights are tested; it is said, with their step."""
     checkpoints = Checkpoints(run.path)
-    return "last" if checkpoints.has("last") and not checkpoints.has("best") else "best"
+    which: Which = "last" if settings.checkpoint == "last" else checkpoints.tested()
+    progress.say(f"{run.name}: weights of its {which} checkpoint, step {checkpoints.pointer(which).step}")
+    return which
 
 
 def _right_answers(tested: Measured) -> list[int]:
@@ -319,6 +358,8 @@ def _size(module: nn.Module) -> int:
 
 
 def _train_seconds(run: Run) -> float:
-    """Seconds of all steps, from the mean of those logged."""
+    """Seconds of all steps, from the mean of those logged; an ensemble has those of its members."""
+    if isinstance(run.settings, EnsembleSettings):
+        return sum(_train_seconds(read_run(beside(run.path, member))) for member in run.settings.members)
     timed = run.curve("train", "seconds")
     return float(sum(seconds for _, seconds in timed) / len(timed) * timed[-1][0]) if timed else 0.0

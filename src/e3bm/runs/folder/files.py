@@ -1,13 +1,13 @@
 """A run's files, whole or absent whatever happens in between; what goes wrong is a sentence."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from e3bm.errors import CheckpointError
-from e3bm.storage import LEFTOVERS, lock, release, write_whole
+from e3bm.json_files import json_bytes, line_bytes, read_json_file, read_json_lines
+from e3bm.storage import lock, release, write_whole
 
 
 @contextmanager
@@ -22,6 +22,21 @@ def storage_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def reading_errors(path: Path) -> Iterator[None]:
+    """A file that is not there, cannot be read or is not what was written becomes a sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is damaged: {str(error).removesuffix('.')}. Bring it back from a copy."
+        ) from None
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """A file with this content, whole or absent; its folder is made."""
     with storage_errors(path.parent):
@@ -30,27 +45,25 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file, whole or absent."""
-    write_bytes(path, (json.dumps(value, indent=2, sort_keys=True, default=str) + "\n").encode())
+    """A JSON file with its digest, whole or absent."""
+    write_bytes(path, json_bytes(value))
 
 
 def read_json(path: Path) -> Any:
     """What a JSON file holds; a damaged one is named."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"There is no file {path}.") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from None
+    with reading_errors(path):
+        return read_json_file(path)
 
 
-def sweep_leftovers(folder: Path) -> None:
-    """Remove what writers left that were killed before their rename."""
-    for leftover in folder.glob(LEFTOVERS):
-        with suppress(OSError):
-            leftover.unlink()
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """A JSON lines file, whole or absent; every line has its digest."""
+    write_bytes(path, b"".join(map(line_bytes, records)))
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The values of a JSON lines file; a damaged one is named, a line that a crash cut short is passed over."""
+    with reading_errors(path):
+        return list(read_json_lines(path))
 
 
 @contextmanager

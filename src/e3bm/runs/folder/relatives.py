@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from e3bm.errors import CheckpointError, E3BMError
-from e3bm.runs.folder.checkpoint import Checkpoints, read_weights
+from e3bm.runs.folder.checkpoint import Checkpoints, Which, read_weights
 from e3bm.runs.folder.run import BACKBONE, Run, beside
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.kept.store import RUNS, KeptResults, kept_run
@@ -59,20 +59,20 @@ def has_weights(source: Path) -> bool:
     return source.exists() or _kept_weights(source) is not None
 
 
-def tested_weights(source: Path) -> dict[str, Tensor]:
-    """The tensors of a run's best checkpoint (else its last), from its folder or from kept results."""
+def tested_weights(source: Path, which: Which | None) -> dict[str, Tensor]:
+    """The tensors of a run's checkpoint, None for the one that is tested, from its folder or from kept results."""
     kept = _kept_weights(source)
     if kept is not None:
         return kept
     checkpoints = Checkpoints(source)
-    return checkpoints.weights("best" if checkpoints.has("best") or not checkpoints.has("last") else "last")
+    return checkpoints.weights(which or checkpoints.tested())
 
 
-def backbone_weights(source: Path) -> dict[str, Tensor]:
+def backbone_weights(source: Path, which: Which | None = None) -> dict[str, Tensor]:
     """The tensors of a backbone: of a pre-training, as a folder or kept, or of a weights file."""
     if source.is_file():
         return read_weights(source)
-    found = tested_weights(source)
+    found = tested_weights(source, which)
     return {name.removeprefix(INSIDE): value for name, value in found.items() if name.startswith(INSIDE)}
 
 

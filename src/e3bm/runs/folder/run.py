@@ -3,7 +3,6 @@
 A model is not touched here, and nothing is written: reports, tables and tests read runs through this module alone.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -13,9 +12,9 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import Field
 
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
-from e3bm.runs.folder.answers import read_answers
+from e3bm.runs.folder.answers import RESULTS_FILE, read_answers, result_rows
 from e3bm.runs.folder.files import read_json
-from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.folder.run_folder import RunFolder, noted_inputs
 from e3bm.runs.folder.upgrade import VERSION, upgraded, upgraded_result
 from e3bm.runs.result import Result, read_result
 from e3bm.runs.settings import PretrainSettings, TrainSettings
@@ -26,6 +25,7 @@ Kind = Literal["train", "pretrain", "ensemble", "prior"]
 Record = dict[str, Any]
 Answers = Callable[[Result], Sequence[int] | None]
 BEGINNINGS = ("config.json", "environment.json", "metrics.jsonl")  # a folder with one of these was meant to be a run
+LARGEST = 1e300  # beyond it numbers are damage: a whole number of JSON may have any length
 DATA, BACKBONE = "data set", "pre-trained backbone"  # names of what a run reads
 
 
@@ -220,8 +220,8 @@ def assemble(
         trained=member,
         written=written,
         settings_digest=digest_of(first),
-        inputs={name: (known,) if isinstance(known, str) else tuple(known) for name, known in _inputs(config).items()},
-        input_shape=InputShape(*shape) if shape else None,
+        inputs=noted_inputs(config),
+        input_shape=tried(lambda: _shape(path, shape), None) if shape else None,
         **parts,
     )
     labelled = {"system": run.system, "baseline": run.baseline}
@@ -235,37 +235,46 @@ def assemble(
 def _read(path: Path, *, strict: bool) -> Run:
     folder, missing = RunFolder(path), []
 
-    def of_file(name: str, empty: Any, expected: type) -> Any:
+    def of_file(name: str, empty: Any, read: Callable[[], Any]) -> Any:
         if not (path / name).exists():
             missing.append(f"{name} is missing")
             return empty
         try:
-            content = read_json(path / name) if name.endswith(".json") else _lines(folder, Path(name).stem)
-        except (E3BMError, OSError, ValueError):
+            content = read()
+        except E3BMError:
+            if strict:
+                raise
             content = None
-        if not isinstance(content, expected) or (name.endswith(".jsonl") and not content):
+        if not isinstance(content, type(empty)) or (name.endswith(".jsonl") and not content):
             missing.append(f"{name} is empty or damaged")
             return empty
         return content
 
-    config = folder.written() if strict else of_file("config.json", {}, dict)
-    if not strict and config.get("version", 1) > VERSION:
-        missing.append(f"config.json is of version {config['version']}, newer than this e3bm")
-    environment = of_file("environment.json", {}, dict)
-    metrics = of_file("metrics.jsonl", [], list)
+    def lines(name: str) -> Any:
+        return of_file(f"{name}.jsonl", [], lambda: list(folder.lines(name)))
+
+    config = folder.written() if strict else of_file("config.json", {}, lambda: read_json(path / "config.json"))
+    version = config.get("version", 1)
+    if not strict and (not isinstance(version, int) or version > VERSION):
+        missing.append(f"config.json is of version {version!s:.20}, newer than this e3bm")
+        config = {**config, "version": VERSION}
+    environment = of_file("environment.json", {}, lambda: read_json(path / "environment.json"))
+    metrics = lines("metrics")
     trains = config.get("kind") != "pretrain"
-    schedules = of_file("schedules.jsonl", [], list) if trains else []
-    rows = of_file("results.json", [], list) if trains or (path / "results.json").exists() else []
+    schedules = lines("schedules") if trains else []
+    results = trains or (path / RESULTS_FILE).exists()
+    rows = of_file(RESULTS_FILE, [], lambda: result_rows(path, strict=strict)) if results else []
+    test_log = lines("test_log") if (path / "test_log.jsonl").exists() else []
     run = assemble(
         path,
         config,
         lambda member: _trained(beside(path, member)),
-        _records(rows),
+        rows,
         strict=strict,
         environment=environment,
-        metrics=_records(metrics),
-        schedules=_records(schedules),
-        test_log=tuple(_lines(folder, "test_log")),
+        metrics=tuple(metrics),
+        schedules=tuple(schedules),
+        test_log=tuple(test_log),
         answers=partial(read_answers, path),
         missing=missing,
     )
@@ -301,7 +310,7 @@ def find_run_folders(paths: Sequence[Path]) -> list[Path]:
 
 def finite(*values: Any) -> bool:
     """Whether all of these are numbers that can be drawn."""
-    return all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    return all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < LARGEST for v in values)
 
 
 def duration(seconds: Any) -> str:
@@ -318,21 +327,11 @@ def _trained(path: Path) -> TrainSettings | None:
     return _read(path, strict=True).trained
 
 
-def _inputs(config: Mapping[str, Any]) -> dict[str, Any]:
-    found = config.get("inputs")
-    return found if isinstance(found, dict) else {}
+def _shape(path: Path, noted: Any) -> InputShape:
+    if not isinstance(noted, list | tuple) or len(noted) != 2 or not all(isinstance(n, int) and n > 0 for n in noted):
+        raise CheckpointError(f"{path / 'config.json'} is damaged: its input shape is none.")
+    return InputShape(*noted)
 
 
 def _refuse(sentence: str) -> None:
     raise CheckpointError(sentence)
-
-
-def _lines(folder: RunFolder, name: str) -> list[Record]:
-    try:
-        return [line for line in folder.lines(name) if isinstance(line, dict)]
-    except (OSError, ValueError):  # unreadable, or not text
-        return []
-
-
-def _records(lines: Sequence[Any]) -> tuple[Record, ...]:
-    return tuple(line for line in lines if isinstance(line, dict))

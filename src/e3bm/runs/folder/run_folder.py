@@ -6,26 +6,26 @@ environment.json   versions, machine, commit
 metrics.jsonl      one line per logged step: {"step", "split", "loss", "accuracy", ...}
 schedules.jsonl    alpha and v over meta-training: {"step", "rates": [M], "weights": [M]}
 checkpoints/       last.json and best.json point at folders with weights.safetensors and state.pt
-results.json       list of test results (runs/result.py), newest of each kind
-answers.json       how many queries of each test episode were answered rightly
+results.json       list of test results (runs/result.py), newest of each kind, each with its right answers by episode
 test_log.jsonl     every time the test split was opened
+
+Every file carries the digests of what it holds (json_files.py), which are checked when it is read.
 """
 
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from e3bm.errors import CheckpointError, SettingsError
+from e3bm.json_files import append_line
 from e3bm.runs.folder.environment import describe_environment
-from e3bm.runs.folder.files import held, read_json, storage_errors, sweep_leftovers, write_bytes, write_json
-from e3bm.runs.folder.upgrade import VERSION, upgraded, upgraded_result
-from e3bm.runs.result import Result, read_result
+from e3bm.runs.folder.files import held, in_turn, read_json, read_lines, storage_errors, write_json, write_lines
+from e3bm.runs.folder.upgrade import VERSION, upgraded
 from e3bm.runs.settings import PretrainSettings, TrainSettings
 from e3bm.settings import Settings, read_settings
+from e3bm.storage import sweep
 
 if TYPE_CHECKING:
     from e3bm.runs.engine import Engine  # torch, which reading a run does not need
@@ -78,7 +78,7 @@ class RunFolder:
                     "input_shape": input_shape,
                 },
             )
-        sweep_leftovers(self.path)
+        sweep(self.path)
 
     def config(self) -> dict[str, Any]:
         """What config.json states, in the form of today."""
@@ -91,7 +91,10 @@ class RunFolder:
         config = read_json(self.path / "config.json")
         if not isinstance(config, dict) or not {"kind", "settings"} <= config.keys():
             raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
-        if config.get("version", 1) > VERSION:
+        version = config.get("version", 1)
+        if not isinstance(version, int) or not isinstance(config["settings"], dict):
+            raise CheckpointError(f"{self.path / 'config.json'} is damaged: its version or settings are none.")
+        if version > VERSION:
             raise CheckpointError(
                 f"{self.path} holds a run of version {config['version']}; this e3bm reads up to {VERSION}. Use the "
                 "e3bm that made it, or a newer one."
@@ -105,8 +108,14 @@ class RunFolder:
                 f"{self.path} holds a {old['kind']} run, not a {kind} run; give another --run folder."
             )
         # Read as settings first: what the older file does not have yet has its default.
-        before = read_settings(type(settings), old["settings"]).model_dump(mode="json")
-        found = _differences(before, settings.model_dump(mode="json"))
+        before = read_settings(type(settings), old["settings"])
+        if isinstance(before, TrainSettings) and isinstance(settings, TrainSettings):
+            there, wanted = before.method.name, settings.method.name
+            if there != wanted:
+                raise CheckpointError(
+                    f"{self.path} holds a run of the method '{there}', not '{wanted}'; give another --run folder."
+                )
+        found = _differences(before.model_dump(mode="json"), settings.model_dump(mode="json"))
         if found:
             raise CheckpointError(
                 f"{self.path} holds a run with other settings: {'; '.join(found)}. "
@@ -116,10 +125,9 @@ class RunFolder:
 
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
         """Refuse to go on with other data or another backbone under the name that the run had them by."""
-        known = self.config().get("inputs", {})
+        known = noted_inputs(self.config())
         # A run that was kept with rounded weights lists their digest beside the first one.
-        accepted = {name: [digests] if isinstance(digests, str) else digests for name, digests in known.items()}
-        changed = [name for name, digest in inputs.items() if digest not in accepted.get(name, [digest])]
+        changed = [name for name, digest in inputs.items() if digest not in known.get(name, (digest,))]
         if changed:
             raise CheckpointError(
                 f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; "
@@ -130,36 +138,32 @@ class RunFolder:
         """One more line in metrics, schedules or test_log."""
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / f"{name}.jsonl").open("ab+") as file:
-                # A line that was cut short stays alone on its line.
-                if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
-                    file.write(b"\n")
-                file.write(json.dumps(record).encode() + b"\n")
+            path = self.path / f"{name}.jsonl"
+            path.touch()
+            with in_turn(path):  # two tests of one run may log at the same moment
+                append_line(path, record)
         for mirror in self.mirrors:
             mirror(name, record)
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """The records of metrics, schedules or test_log; lines cut short by a crash are passed over."""
+        """The records of metrics, schedules or test_log; a line cut short by a crash is passed over."""
         path = self.path / f"{name}.jsonl"
-        if not path.exists():
-            return
-        for line in path.read_text().splitlines():
-            with suppress(ValueError):
-                yield json.loads(line)
+        if path.exists():
+            yield from (line for line in read_lines(path) if isinstance(line, dict))
 
     def rewind(self, step: int) -> None:
         """Drop what was logged after a checkpoint: those steps are taken again."""
         for name in ("metrics", "schedules"):
-            kept = [line for line in self.lines(name) if line["step"] <= step]
+            kept = [line for line in self.lines(name) if isinstance(line.get("step"), int) and line["step"] <= step]
             if (self.path / f"{name}.jsonl").exists():
-                write_bytes(self.path / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
+                write_lines(self.path / f"{name}.jsonl", kept)
 
-    def add_result(self, result: Result) -> None:
-        """Keep a test result; one on the same episodes replaces the older."""
-        path = self.path / "results.json"
-        old = [read_result(upgraded_result(row), str(path)) for row in read_json(path)] if path.exists() else []
-        kept = [known for known in old if known.protocol != result.protocol]
-        write_json(path, [each.as_json() for each in (*kept, result)])
+
+def noted_inputs(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Digests of what a run read, by name; several where a rounded copy counts as the first."""
+    found = config.get("inputs")
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: tuple(map(str, known)) if isinstance(known, list) else (str(known),) for name, known in pairs}
 
 
 def _is_beginning(name: str) -> bool:

@@ -1,7 +1,6 @@
 """From a run folder into kept results, and from there back to a run folder that can be tested and reported."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import torch
 from e3bm.data.episodes.class_index import ClassIndex
 from e3bm.data.source import open_dataset
 from e3bm.errors import CheckpointError, DataError
-from e3bm.runs.folder.answers import ANSWERS_FILE
-from e3bm.runs.folder.checkpoint import WEIGHTS, Checkpoints, Which
-from e3bm.runs.folder.files import in_turn, read_json, storage_errors, write_bytes, write_json
+from e3bm.runs.folder.answers import RESULTS_FILE, result_row
+from e3bm.runs.folder.checkpoint import WEIGHTS, Checkpoints
+from e3bm.runs.folder.files import in_turn, storage_errors, write_bytes, write_json, write_lines
 from e3bm.runs.folder.relatives import INSIDE, digest_of_weights
 from e3bm.runs.folder.run import BACKBONE, EnsembleSettings, Record, Run, beside, duration, read_run
 from e3bm.runs.folder.run_folder import RunFolder
@@ -141,12 +140,11 @@ def write_folder(kept: KeptRun, folder: Path) -> Path:
     write_json(folder / "environment.json", kept.environment)
     for name, lines in (("metrics", kept.metrics), ("schedules", kept.schedules), ("test_log", kept.test_log)):
         if lines:
-            write_bytes(folder / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+            write_lines(folder / f"{name}.jsonl", lines)
     if kept.results:
-        write_json(folder / "results.json", list(kept.results))
-        pairs = [(row, right) for row, right in zip(kept.results, kept.answers, strict=True) if right is not None]
-        words = {" ".join((row["dataset"], row["split"], row["episodes_hash"])): right for row, right in pairs}
-        write_json(folder / ANSWERS_FILE, {key: " ".join(map(str, right.tolist())) for key, right in words.items()})
+        pairs = zip(kept.results, kept.answers, strict=True)
+        rows = [result_row(row, None if right is None else right.tolist()) for row, right in pairs]
+        write_json(folder / RESULTS_FILE, rows)
     for name, content in kept.extra.items():
         write_bytes(folder / name, content.encode()) if isinstance(content, str) else write_json(folder / name, content)
     # Last: where this file is, there is a run.
@@ -176,7 +174,7 @@ def story(run: Run, kept: KeptRun) -> str:
             lines.append(f"step {line['step']:>6}  validation {line['accuracy']:.2f} +- {line['ci']:.2f} %{best}")
     lines += [kept.checkpoint["words"]] if kept.checkpoint.get("words") else []
     lines += [
-        f"test on {result.dataset} {result.split}, {result.ways}-way {result.shots}-shot: {result.accuracy:.2f} +- "
+        f"test on {result.dataset} {result.split}, {result.task}: {result.accuracy:.2f} +- "
         f"{result.ci:.2f} % over {result.episodes} episodes (hash {result.episodes_hash[:12]})"
         for result in run.results
     ]
@@ -194,13 +192,13 @@ def thinned(lines: list[Record], most: int) -> list[Record]:
 def _tested_weights(run: Path, most: int) -> tuple[Weights | None, Record]:
     """The weights that were tested, large tensors rounded, and in words what became of them."""
     checkpoints = Checkpoints(run)
-    which: Which = "best" if checkpoints.has("best") else "last"
+    which = checkpoints.tested()
     if not checkpoints.has(which):
         return None, {"words": "no weights of its own"}
     exact = {name: value.numpy() for name, value in checkpoints.weights(which).items()}
     kept = {name: rounded(value) for name, value in exact.items()}
     size = sum(value.nbytes for value in kept.values())
-    step = read_json(checkpoints.folder / f"{which}.json")["step"]
+    step = checkpoints.pointer(which).step
     if size > most:
         return None, {"words": f"weights not kept ({size / 1e6:.1f} MB)"}
     half = any(kept[name].dtype != exact[name].dtype for name in exact)

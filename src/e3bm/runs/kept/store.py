@@ -4,19 +4,19 @@ import hashlib
 import io
 import json
 import lzma
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
-from e3bm.errors import CheckpointError
-from e3bm.runs.folder.files import read_json, write_bytes, write_json
+from e3bm.errors import CheckpointError, E3BMError
+from e3bm.json_files import MOST_BYTES, json_bytes, parse_json, unsealed
+from e3bm.runs.folder.files import read_json, reading_errors, write_bytes, write_json
 from e3bm.runs.folder.run import Record, Run, assemble, read_run
 from e3bm.runs.result import Result
 from e3bm.runs.settings import TrainSettings
@@ -28,6 +28,7 @@ ENVIRONMENTS, INDEXES, MANIFEST = "environments.json", "data_sets.jsonl", "manif
 CURVES = ("epoch_accuracy", "reliability", "rates", "weights")  # of a result: kept with the logs
 OWN = ("command", "commit")  # of an environment: kept with the run
 ANSWERED = "answered"  # false in a result whose answers were not kept
+BEING_WRITTEN = "being_written"
 GONE = "-"  # in a difference: names that the base has and this does not
 Weights = dict[str, np.ndarray]
 
@@ -59,17 +60,23 @@ class KeptRun:
 class KeptGroup:
     """The runs of one folder of results."""
 
-    def __init__(self, folder: Path, environments: Mapping[str, Record]) -> None:
-        self.folder, self._environments = folder, environments
+    def __init__(self, folder: Path, environments: Mapping[str, Record], content: Callable[[Path], bytes]) -> None:
+        """``content`` reads a file and compares it with the manifest."""
+        self.folder, self._environments, self._content = folder, environments, content
 
     @cached_property
     def kinds(self) -> dict[str, str]:
         """Names of all runs, with their kind; the rest of the files is not opened for it."""
-        return {line["name"]: line["kind"] for line in self._lines()[1:]}
+        with self._damage(RUNS):
+            return {str(line["name"]): str(line["kind"]) for line in self._lines()[1:]}
 
     @cached_property
     def records(self) -> list[KeptRun]:
         """All runs, in the order of their names."""
+        with self._damage(RUNS):
+            return self._records()
+
+    def _records(self) -> list[KeptRun]:
         head, *lines = self._lines()
         if head.get("format") != FORMAT:
             raise CheckpointError(
@@ -155,43 +162,48 @@ class KeptGroup:
         return next((self._run(each).trained for each in self.records if each.name == beside), None)
 
     def _lines(self) -> list[Record]:
-        path = self.folder / RUNS
-        try:
-            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be read as a table of kept runs: {error}.") from None
+        return parse_lines(self._content(self.folder / RUNS))
 
     def _logs(self) -> list[Record]:
-        path = self.folder / LOGS
-        try:
-            return [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
-        except (OSError, ValueError, lzma.LZMAError) as error:
-            raise CheckpointError(f"{path} cannot be read as the logs of kept runs: {error}.") from None
+        with self._damage(LOGS):
+            unpacker = lzma.LZMADecompressor()
+            return parse_lines(unpacker.decompress(self._content(self.folder / LOGS), max_length=MOST_BYTES))
 
     def _right(self) -> np.ndarray:
         path = self.folder / ANSWERS
         if not path.exists() and not any(row for line in self._lines()[1:] for row in line["results"]):
             return np.zeros(0, np.uint8)  # runs without results
-        try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-                right: np.ndarray = arrays["right"]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise CheckpointError(f"{path} cannot be read as the answers of kept runs: {error}.") from None
-        return right
+        with self._damage(ANSWERS), np.load(io.BytesIO(self._content(path)), allow_pickle=False) as arrays:
+            right: np.ndarray = arrays["right"]
+            return right
 
     def weights(self, name: str) -> Weights | None:
         """The weights of a run, where they are kept."""
-        path = self.folder / WEIGHTS
-        if not path.exists():
+        if not (self.folder / WEIGHTS).exists():
             return None
-        try:
-            with safetensors.safe_open(path, "np") as file:
-                same = json.loads((file.metadata() or {}).get("same", "{}"))
-                own = {key for key in (*file.keys(), *same) if key.rpartition("/")[0] == name}
-                found = {key.rpartition("/")[2]: file.get_tensor(same.get(key, key)) for key in sorted(own)}
-        except (OSError, ValueError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{path} cannot be read as weights of kept runs: {error}.") from None
+        with self._damage(WEIGHTS):
+            texts, tensors = self._tensors
+            same = parse_json(texts.get("same", "{}"))
+            own = {key for key in (*tensors, *same) if key.rpartition("/")[0] == name}
+            found = {key.rpartition("/")[2]: tensors[same.get(key, key)] for key in sorted(own)}
         return found or None
+
+    @cached_property
+    def _tensors(self) -> tuple[dict[str, str], Weights]:
+        content = self._content(self.folder / WEIGHTS)
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return header.get("__metadata__", {}), safetensors.numpy.load(content)
+
+    @contextmanager
+    def _damage(self, name: str) -> Iterator[None]:
+        """Whatever is wrong with a file of the group becomes a sentence."""
+        try:
+            yield
+        except E3BMError:
+            raise
+        except Exception as error:  # of four parsers, on bytes that no manifest answers for
+            why = str(error).partition("\n")[0][:160] or type(error).__name__
+            raise CheckpointError(f"{self.folder / name} cannot be read as kept runs: {why}.") from error
 
 
 class KeptResults:
@@ -207,10 +219,44 @@ class KeptResults:
     @cached_property
     def environments(self) -> dict[str, Record]:
         path = self.root / ENVIRONMENTS
-        return dict(read_json(path)) if path.exists() else {}
+        with reading_errors(path):
+            found = unsealed(parse_json(self.content(path))) if path.exists() else {}
+            if not isinstance(found, dict):
+                raise ValueError("it is no table of environments")
+        return found
 
     def group(self, name: str) -> KeptGroup:
-        return KeptGroup(self.root / name, self.environments)
+        return KeptGroup(self.root / name, self.environments, self.content)
+
+    def content(self, path: Path) -> bytes:
+        """The bytes of a file, if they are those that the manifest answers for."""
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
+        accepted = self._accepted.get(path.relative_to(self.root).as_posix())
+        if accepted is not None and hashlib.sha256(content).hexdigest() not in accepted:
+            raise CheckpointError(
+                f"{path} is not what was written: its sha256 is not the one in {self.root / MANIFEST}. Bring it back "
+                "from a copy; `e3bm results check` looks at all files."
+            )
+        return content
+
+    @cached_property
+    def _accepted(self) -> dict[str, tuple[str, ...]]:
+        """Digests of every file: of what is there and, where a writer was killed, of what it was writing."""
+        manifest = self._manifest() if self.exists else {}
+        parts = [manifest.get("sha256", {}), manifest.get(BEING_WRITTEN, {})]
+        if not all(isinstance(part, dict) for part in parts):
+            raise CheckpointError(f"{self.root / MANIFEST} is damaged: it has no table of digests.")
+        names = {name for part in parts for name in part}
+        return {name: tuple(str(part[name]) for part in parts if name in part) for name in names}
+
+    def _manifest(self) -> Record:
+        found = read_json(self.root / MANIFEST)
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{self.root / MANIFEST} is damaged: it has no table of digests.")
+        return found
 
     @property
     def groups(self) -> list[str]:
@@ -228,24 +274,36 @@ class KeptResults:
     def indexes(self) -> list[Record]:
         """Class indexes of the data sets that runs were tested on, as plain values."""
         path = self.root / INDEXES
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        with reading_errors(path):
+            return parse_lines(self.content(path)) if path.exists() else []
 
     def write(self, groups: Mapping[str, Iterable[KeptRun]], indexes: Sequence[Record] = ()) -> None:
         """Replace whole groups, add class indexes that are new, and bring the manifest up to date."""
         environments = dict(self.environments)
+        contents: dict[Path, bytes | None] = {}
         for name, records in groups.items():
-            content = encode(sorted(records, key=lambda each: each.name), environments)
-            for file, part in content.items():
-                if part is None:
-                    (self.root / name / file).unlink(missing_ok=True)
-                else:
-                    write_bytes(self.root / name / file, part)
-        write_json(self.root / ENVIRONMENTS, environments)
+            parts = encode(sorted(records, key=lambda each: each.name), environments)
+            contents |= {self.root / name / file: part for file, part in parts.items()}
         known = {each["digest"]: each for each in (*self.indexes(), *indexes)}
         lines = sorted(known.values(), key=lambda each: (each["name"], each["digest"]))
-        write_bytes(self.root / INDEXES, _jsonl(lines))
-        self.__dict__.pop("environments", None)
+        contents |= {self.root / ENVIRONMENTS: json_bytes(environments), self.root / INDEXES: _jsonl(lines)}
+        written = {
+            path.relative_to(self.root).as_posix(): hashlib.sha256(part).hexdigest()
+            for path, part in contents.items()
+            if part is not None
+        }
+        # Whoever reads while this goes on, or after it was killed, finds the old files or the new ones.
+        before = self._manifest() if self.exists else {"format": FORMAT, "sha256": {}}
+        write_json(self.root / MANIFEST, {**before, BEING_WRITTEN: written})
+        for path, part in contents.items():
+            if part is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_bytes(path, part)
+        for name in ("environments", "_accepted"):
+            self.__dict__.pop(name, None)
         write_json(self.root / MANIFEST, {"format": FORMAT, "sha256": self.digests()})
+        self.__dict__.pop("_accepted", None)
 
     def digests(self) -> dict[str, str]:
         """sha256 of every file that the manifest answers for, as it is now."""
@@ -257,8 +315,10 @@ class KeptResults:
 
     def damages(self) -> list[str]:
         """Files that are not what the manifest says, in words."""
-        known = read_json(self.root / MANIFEST)["sha256"]
-        found = self.digests()
+        manifest, found = self._manifest(), self.digests()
+        if BEING_WRITTEN in manifest:
+            return [f"{MANIFEST} was being written when its writer was killed; add the same runs again"]
+        known = manifest.get("sha256", {})
         changed = [f"{name} is not what was written" for name in known if name in found and known[name] != found[name]]
         changed += [f"{name} is missing" for name in known if name not in found]
         return changed + [f"{name} is not in the manifest" for name in found if name not in known]
@@ -386,6 +446,14 @@ def restored(changed: Record, base: Record) -> Record:
         if key != GONE:
             nested = isinstance(value, dict) and isinstance(base.get(key), dict)
             found[key] = restored(value, base[key]) if nested else value
+    return found
+
+
+def parse_lines(content: bytes) -> list[Record]:
+    """The objects of a file with one in each line."""
+    found = [parse_json(line) for line in content.splitlines()]
+    if not all(isinstance(each, dict) for each in found):
+        raise ValueError("a line is no object")
     return found
 
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional
 from e3bm.backbones import Backbone, WhitenedBackbone, whitening_of
 from e3bm.core.learner import DirectLearner
 from e3bm.data.episodes.classification import ClassificationBatches, LabelledBatch
+from e3bm.data.episodes.folds import SomeTrainingClasses, class_folds
 from e3bm.data.episodes.loader import prefetched
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.interruption import stop_politely
@@ -146,6 +148,7 @@ def _step(
 
 
 WHITENED = "backbone.trunk."
+FOLDS = "folds"  # folder of a run that holds the backbones of its folds
 Validation = Callable[[Backbone], tuple[float, float]]
 
 
@@ -158,6 +161,11 @@ def run_pretrain(
     engine = Engine.start(settings.machine)
     data = open_data(on_local_disk(settings.data, engine))
     check_splits(data.images.splits)
+    if settings.left_out is not None:
+        part, count = settings.left_out
+        without = class_folds(data.images, count)[part - 1]
+        used = tuple(number for number in data.images.splits["train"] if number not in without)
+        data = replace(data, images=SomeTrainingClasses(data.images, used))
     torch.manual_seed(settings.seed)
     dtype = DTYPES[settings.machine.precision]
     backbone = build_backbone(settings.backbone.but(whitened=False), *data.input_shape)
@@ -173,7 +181,8 @@ def run_pretrain(
         dtype=dtype,
     )
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
-    sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    validated = settings.validation.episode(settings.episode)
+    sampler = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
     inputs = {"data set": data.images.digest}
     with opened(folder, "pretrain", settings, inputs, engine, tensorboard, data.input_shape) as run:
@@ -181,6 +190,19 @@ def run_pretrain(
         if settings.backbone.whitened:
             _whiten_best(model, run, settings, data, validate, engine, progress)
     return RunFolder(folder)
+
+
+def run_folds(
+    settings: PretrainSettings, folder: Path, count: int, progress: Progress | None = None, *, tensorboard: bool = False
+) -> list[RunFolder]:
+    """Train ``count`` more backbones, each without one part of the training classes; they are kept with the run."""
+    progress = progress or Silent()
+    found = []
+    for part in range(1, count + 1):
+        progress.say(f"Fold {part} of {count}: a backbone without part {part} of the training classes.")
+        place = folder / FOLDS / f"{part}-of-{count}"
+        found.append(run_pretrain(settings.but(left_out=(part, count)), place, progress, tensorboard=tensorboard))
+    return found
 
 
 def _whiten_best(

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import re
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from e3bm.errors import SettingsError
-from e3bm.interruption import Interrupted, time_is_over, time_limit
+from e3bm.interruption import Interrupted, end_with, time_is_over, time_limit
 from e3bm.progress import Progress, Silent
 from e3bm.runs.folder.checkpoint import Checkpoints
-from e3bm.runs.folder.files import read_json
 from e3bm.runs.folder.run import read_run
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.settings import TrainSettings
@@ -110,7 +108,7 @@ def _beside_one_another(jobs: Sequence[Job], share: float | None, workers: int, 
         return
     progress.begin(f"meta-train {len(jobs)} models", sum(job.settings.optimiser.steps for job in jobs))
     spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawned, initializer=_end_with, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=spawned, initializer=end_with, initargs=(os.getpid(),)) as pool:
         waiting: set[Future[None]] = {pool.submit(_train, job, share) for job in jobs}
         try:
             while waiting:
@@ -128,24 +126,13 @@ def _beside_one_another(jobs: Sequence[Job], share: float | None, workers: int, 
             progress.end()
 
 
-def _end_with(parent: int) -> None:
-    """A worker whose parent was killed would wait for work for ever: end it; its checkpoints are always whole."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _steps(folder: Path) -> int:
     return max((line["step"] for line in RunFolder(folder).lines("metrics")), default=0)
 
 
 def _all_steps(folder: Path) -> bool:
-    pointer = folder / "checkpoints" / "last.json"
-    if not RunFolder(folder).exists or not pointer.exists():
+    checkpoints = Checkpoints(folder)
+    if not RunFolder(folder).exists or not checkpoints.has("last"):
         return False
     wanted = read_run(folder).setting("optimiser.steps")
-    return bool(read_json(pointer)["step"] >= wanted)
+    return bool(checkpoints.pointer("last").step >= wanted)

@@ -1,0 +1,78 @@
+"""Files of tensors: safetensors with texts beside them and one digest of everything, checked when they are read.
+
+Whatever is wrong with such a file, or with one that only looks like it, is a CheckpointError; nothing in it is run.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from e3bm.errors import CheckpointError
+from e3bm.json_files import parse_json
+
+if TYPE_CHECKING:
+    import hashlib
+
+DIGEST = "sha256"
+LARGEST_HEADER = 64 << 20
+
+
+def tensor_file(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> bytes:
+    """The content of a file of tensors with texts about them and the digest of both."""
+    # Contiguous copies: safetensors refuses tensors that share memory.
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    return safetensors.torch.save(copies, {**texts, DIGEST: content_digest(texts, copies)})
+
+
+def read_tensor_file(path: Path, *, former: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The texts and tensors of a file; ``former`` takes one without a digest: of a former version, or of others."""
+    try:
+        texts, tensors = parse_tensor_file(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no weights file {path}.") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not a readable weights file: {error}.") from None
+    digest = texts.pop(DIGEST, None)
+    if not (former and digest is None) and digest != content_digest(texts, tensors):
+        raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
+    return texts, tensors
+
+
+def parse_tensor_file(content: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The texts and tensors that a file's bytes hold; ValueError where they hold none."""
+    try:
+        tensors = safetensors.torch.load(content)
+    except Exception as error:  # of a parser in another language and of torch, for types that it does not have
+        raise ValueError(str(error).partition("\n")[0].removesuffix(".") or type(error).__name__) from None
+    length = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + length]
+    if header.strip() != header.strip(b" "):
+        raise ValueError("its header does not end as it was written")
+    about = parse_json(header, LARGEST_HEADER).get("__metadata__", {})
+    return {str(name): str(text) for name, text in about.items()}, tensors
+
+
+def content_digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """A name for exactly these texts and tensors."""
+    digest = sha256()
+    for name in sorted(texts):
+        digest.update(f"{name} {len(texts[name])} {texts[name]}".encode())
+    update_by_tensors(digest, tensors)
+    return digest.hexdigest()
+
+
+def update_by_tensors(digest: "hashlib._Hash", tensors: Mapping[str, Tensor]) -> None:
+    """Take names, types, shapes and numbers of tensors into a digest."""
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        # As bytes: NumPy does not have all types that torch has.
+        digest.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
