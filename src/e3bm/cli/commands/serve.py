@@ -42,8 +42,12 @@ def run(words: Sequence[str]) -> int:
     classifier = FewShotClassifier() if options.model is None else FewShotClassifier.load(options.model)
     app = create_app(settings, classifier, token)
 
+    now = app.state.service.workspace.snapshot
+
     def tell(address: str) -> None:
         print(f"Serving at {address} (Ctrl-C stops)", flush=True)
+        if settings.keep is not None:
+            print(f"{settings.keep} keeps {len(now.classes)} classes and the features of {now.photo_count} photos.")
         if token is not None:
             print(f"The token is {token}: open {address}?token={token} or send 'Authorization: Bearer {token}'.")
         elif not is_loopback(settings.host):
