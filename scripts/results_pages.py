@@ -58,8 +58,10 @@ def _table(name: str, old: str) -> str:
     if name in makers:
         return makers[name]()
     if name.startswith("study "):
-        found = entries(KeptResults(RESULTS).runs(f"study/{name.removeprefix('study ')}"))
-        return _entries_table(found, data=len({each.first.split for each in found}) > 1)
+        place, _, elsewhere = name.removeprefix("study ").partition(" ")
+        kept = entries(KeptResults(RESULTS).runs(f"study/{place}"))
+        found = [each for each in kept if (each.first.dataset != each.first.trained_on) == bool(elsewhere)]
+        return _entries_table(found, data=bool(elsewhere) or len({each.first.split for each in found}) > 1)
     return "".join(old.splitlines(keepends=True)[1:-1])  # not ours to fill
 
 
@@ -203,13 +205,20 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
     columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %")
     columns += ("NLL, fitted", "ECE %, fitted") * fitted + ("Seeds",)
     lines = []
-    order = lambda entry: (entry.first.dataset, entry.first.ways, entry.first.shots, entry.first.split)
+    order = lambda entry: (
+        entry.first.dataset,
+        entry.first.ways,
+        entry.first.shots,
+        entry.first.split,
+        entry.first.query_shares or 0,
+    )
     for each in sorted(found, key=order):
         result, first = each.together(baseline_entry(each, found)), each.first
         difference = "–"
         if result.paired_difference is not None:
             difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}"
         kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method[-5:] == "+E3BM" else ""
+        kind += ", familiar" * bool(each.runs[0].setting("hyperprior.familiar"))
         lines.append(
             (
                 Cell(first.method + kind + " †" * first.transductive_batchnorm),

@@ -47,7 +47,7 @@ class PtMapSettings(InnerLoopSettings):
 class PtMap(InnerLoopMethod):
     """Features to a power, at length one, centred (support and queries apart), at length one again.
 
-    Published for features after a ReLU; negative ones, as a leaky ReLU has them, are taken by their size.
+    Published for features after a ReLU; negative ones, as centred features have them, keep their sign.
     ``tolerance`` is how still the assignments' sums must be before the transport counts as balanced.
     """
 
@@ -82,8 +82,9 @@ class PtMap(InnerLoopMethod):
     def transformed(self, features: Float[Tensor, "T N D"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N D"]:
         """The power transform of the real examples."""
         real = mask.unsqueeze(-1)
-        features = features.abs().masked_fill(~real, 0)
-        features = unit((features + ABOVE_ZERO).pow(self.power))
+        features = features.masked_fill(~real, 0)
+        powers = (features.abs() + ABOVE_ZERO).pow(self.power)
+        features = unit(torch.where(features < 0, -powers, powers))
         share = real.to(features.dtype) / real.sum(1, keepdim=True)
         return unit(features - (share * features).sum(1, keepdim=True))
 

@@ -88,7 +88,8 @@ SYSTEMS = (
         KINDS,
         hyperprior={"mixing": "shifted", "weight_start": "last"},
     ),
-    System("pt_map", {"name": "pt_map"}, FROZEN, 15, ("plain", "lstm-transductive")),
+    # On whitened features, which are centred, no power was better on validation classes than the published root.
+    System("pt_map", {"name": "pt_map", "power": 1.0}, FROZEN, 15, ("plain", "lstm-transductive")),
     System("tim", {"name": "tim", "epochs": 30}, FROZEN, 15, ("plain", "lstm-transductive")),
     System("laplacian_shot", {"name": "laplacian_shot"}, FROZEN, 15),
     System("ridge_regression", {"name": "ridge_regression"}, FROZEN, 15),
