@@ -21,6 +21,8 @@ DEEPEST = 64
 """Brackets inside brackets; nothing that is written here has ten."""
 OTHER_LETTERS = bytes(set(range(256)) - set(b"[]{}"))
 TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+CUT_ENDS = re.compile(r"|-|\.\d*|[eE][-+]?\d*|t|tr|tru|f|fa|fal|fals|n|nu|nul|Na?|-?I[a-z]{,6}")
+"""Numbers and words that have only begun."""
 
 
 def parse_json(content: bytes | str, most: int = MOST_BYTES) -> Any:
@@ -111,12 +113,22 @@ def unsealed(value: Any, name: str = SEAL) -> Any:
     """The object without its digest, or a list of such; ValueError where a digest is not that of the content."""
     if isinstance(value, list):
         return [unsealed(each, name) if isinstance(each, dict) else each for each in value]
-    if not isinstance(value, dict) or name not in value:
+    if not isinstance(value, dict):
         return value
-    rest = {key: each for key, each in value.items() if key != name}
-    if value[name] != _digest(rest, name):
-        raise ValueError("its content is not what was written")
-    return rest
+    if name in value:
+        rest = _without(value, name)
+        if value[name] != _digest(rest, name):
+            raise ValueError("its content is not what was written")
+        return rest
+    # Of a former version; or the name of the digest itself is damaged, and nothing else.
+    digits = LINE_DIGITS if name == LINE_SEAL else sha256().digest_size * 2
+    likely = [key for key, each in value.items() if isinstance(each, str) and len(each) == digits]
+    found = next((key for key in likely if value[key] == _digest(_without(value, key), name)), None)
+    return value if found is None else _without(value, found)
+
+
+def _without(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: each for key, each in value.items() if key != name}
 
 
 def digest_of_json(value: Any) -> str:
@@ -142,9 +154,17 @@ def _check_depth(raw: bytes) -> None:
 
 def _was_cut(line: bytes) -> bool:
     """Whether a line is the first part of an object that somebody was writing; its digest would have come last."""
-    outside = TEXTS.sub(b"", line)
-    # A text that was cut inside has its first quote only.
-    brackets = outside.partition(b'"')[0].translate(None, OTHER_LETTERS)
-    opened = sum(1 if letter in b"[{" else -1 for letter in brackets)
-    begun = line.startswith(b"{") and opened > 0 and len(line) < LONGEST_LINE
-    return begun and (not line.endswith(b"\n") or f'"{LINE_SEAL}"'.encode() not in line)
+    if not line.startswith(b"{") or (line.endswith(b"\n") and f'"{LINE_SEAL}"'.encode() in line):
+        return False
+    text = line.decode("ascii", "replace").strip()
+    try:
+        _check_depth(line)
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        # What is wrong with it must be its end: an open text, nothing, or the beginning of a number or a word.
+        if error.msg.startswith("Invalid \\"):
+            return error.pos >= len(text) - len("\\u0000")
+        return error.msg.startswith("Unterminated string") or bool(CUT_ENDS.fullmatch(text, error.pos))
+    except ValueError:
+        return False
+    return False
