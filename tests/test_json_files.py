@@ -10,7 +10,7 @@ from e3bm.json_files import (
     DEEPEST,
     append_line,
     json_bytes,
-    line_bytes,
+    lines_bytes,
     parse_json,
     read_json_file,
     read_json_lines,
@@ -99,9 +99,10 @@ def test_a_list_is_checked_row_by_row():
 
 def test_a_line_cut_anywhere_is_passed_over_and_dropped_by_the_next(tmp_path):
     path = tmp_path / "log.jsonl"
-    last = line_bytes({"word": "tr\u00fce", "flags": [True, False, None, math.nan, math.inf, -1.5e-20], "x": {"y": []}})
+    record = {"word": "tr\u00fce", "flags": [True, False, None, math.nan, math.inf, -1.5e-20], "x": {"y": []}}
+    last = lines_bytes([RECORD, record]).removeprefix(lines_bytes([RECORD]))
     for cut in range(len(last)):
-        path.write_bytes(line_bytes(RECORD) + last[:cut])
+        path.write_bytes(lines_bytes([RECORD]) + last[:cut])
         found = list(read_json_lines(path))
         assert found[0] == RECORD
         assert len(found) == (2 if cut == len(last) - 1 else 1), last[:cut]
@@ -118,7 +119,7 @@ def test_lines_of_former_versions_are_read(tmp_path):
 @pytest.mark.parametrize("damage", [b"\xff", b"\0", b"[[[[", b"}"])
 def test_a_damaged_line_is_named(tmp_path, damage):
     path = tmp_path / "log.jsonl"
-    lines = [line_bytes({"step": step, "loss": 0.5}) for step in range(3)]
+    lines = lines_bytes({"step": step, "loss": 0.5} for step in range(3)).splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1][:12] + damage + lines[1][12:] + lines[2])
     with pytest.raises(ValueError, match="line 2"):
         list(read_json_lines(path))
@@ -126,3 +127,15 @@ def test_a_damaged_line_is_named(tmp_path, damage):
     path.write_bytes(lines[0] + changed + lines[2])
     with pytest.raises(ValueError, match="line 2: its content is not what was written"):
         list(read_json_lines(path))
+
+
+def test_lines_that_are_gone_or_there_twice_are_noticed(tmp_path):
+    path = tmp_path / "log.jsonl"
+    for step in range(5):
+        append_line(path, {"step": step, "text": "x" * 3000 * (step % 2)})
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert [line["step"] for line in read_json_lines(path)] == list(range(5))
+    for other in (lines[:1] + lines[2:], lines[:2] + lines[1:], [*lines[:2], lines[3], lines[2], lines[4]], lines[1:]):
+        path.write_bytes(b"".join(other))
+        with pytest.raises(ValueError, match="is not what was written"):
+            list(read_json_lines(path))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from e3bm.json_files import LINE_SEAL, SEAL, line_bytes, sealed
+from e3bm.json_files import LINE_SEAL, SEAL, lines_bytes, sealed
 
 Mutation = Callable[[Random, bytes], bytes]
 ODD = (
@@ -68,12 +68,12 @@ def lie_in_json(random: Random, content: bytes) -> bytes:
 
 def lie_in_lines(random: Random, content: bytes) -> bytes:
     """The same in one line of a log."""
-    lines = content.splitlines()
+    lines = [{key: each for key, each in json.loads(line).items() if key != LINE_SEAL} for line in content.splitlines()]
     place = random.randrange(len(lines))
-    value = _changed(random, {key: each for key, each in json.loads(lines[place]).items() if key != LINE_SEAL})
-    fits = isinstance(value, dict) and random.random() < 0.5
-    lines[place] = line_bytes(value).strip() if fits else json.dumps(value).encode()
-    return b"\n".join(lines) + b"\n"
+    lines[place] = _changed(random, lines[place])
+    if isinstance(lines[place], dict) and random.random() < 0.5:
+        return lines_bytes(lines)
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 def lie_in_tensors(random: Random, content: bytes) -> bytes:
