@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test test-elsewhere check bench wheel wheel-demo clean
+.PHONY: install demo test test-elsewhere mutants check bench wheel wheel-demo clean
 
 install: $(STAMP)
 
@@ -31,6 +31,10 @@ test-elsewhere: install
 	ATEN_CPU_CAPABILITY=default $(ELSEWHERE)
 	ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive E3BM_TEST_THREADS=2 $(ELSEWHERE)
 	E3BM_TEST_SEED=1 $(ELSEWHERE) --random-order --random-order-seed=1
+
+# Small defects in a copy of the package, one after another: tests must notice (docs/reliability.md). Half an hour.
+mutants: install
+	$(BIN)/python scripts/mutants.py --workers $(WORKERS) --out results/mutants.json
 
 check: install
 	$(BIN)/ruff check .

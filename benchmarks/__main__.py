@@ -36,6 +36,7 @@ ORDER = (
     "startup",
     "throughput",
     "peers",
+    "systems",
 )
 
 

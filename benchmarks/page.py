@@ -7,12 +7,22 @@ from pathlib import Path
 from benchmarks.rows import Row, Table, rows_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
+SYSTEMS = "systems"  # a run of its own, in a folder inside
 PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "results" / "bench"
 MARK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def parts(folder: Path = RESULTS) -> dict[str, str]:
-    """The tables of a run by name; ``targets`` are the rows with a target, ``machine`` is where it ran."""
+    """The tables of a run by name; ``targets`` are the rows with a target, ``machine`` is where it ran.
+
+    What was measured apart, of all methods, has its targets and its machine under names of their own.
+    """
+    apart = parts(folder / SYSTEMS) if (folder / SYSTEMS).is_dir() else {}
+    own = {f"{name} of methods" if name in ("targets", "machine") else name: text for name, text in apart.items()}
+    return own | _measured(folder)
+
+
+def _measured(folder: Path) -> dict[str, str]:
     if not (folder / "machine.json").exists():
         return {}
     read = lambda name: json.loads((folder / name).read_text(encoding="utf-8"))

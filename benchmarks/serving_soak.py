@@ -24,7 +24,7 @@ from e3bm.data.sources.glyphs import load_glyphs
 
 CHARACTERS = ("g", "&", "Ж", "∞", "№")
 SHOTS = 5
-MEMORY = re.compile(r"^process_resident_memory_bytes (\d+)$", re.MULTILINE)
+MEMORY = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
 MOST_GROWTH = 0.05
 
 
@@ -97,7 +97,7 @@ async def soak(address: str, requests: int, at_once: int) -> tuple[list[str], bo
                 if len(seconds) % 1000 == 0:
                     done = len(seconds)
                     found = MEMORY.search((await client.get("/metrics")).text)
-                    memory[done] = int(found[1]) if found else 0
+                    memory[done] = int(float(found[1])) if found else 0
                     lines.append(
                         f"after {done:6,}: {memory[done] / 1e6:8.1f} MB resident, {time.perf_counter() - began:7.1f} s"
                     )
@@ -119,7 +119,7 @@ async def teach(client: httpx.AsyncClient) -> None:
         made = (await client.post("/classes", json={"name": character})).json()
         files = [("photos", (f"{number}.png", photo(character, number))) for number in range(SHOTS)]
         (await client.post(f"/classes/{made['id']}/photos", files=files)).raise_for_status()
-    (await client.post("/fit")).raise_for_status()
+    (await client.post("/fit", params={"wait": 60})).raise_for_status()
 
 
 def photo(character: str, number: int) -> bytes:

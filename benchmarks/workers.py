@@ -69,10 +69,9 @@ def _step(engine: Engine, tasks: int, image_size: int) -> Work:
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        for part in parts:
-            assert part.query_labels is not None
-            (meta_loss(model(part).scores, part.query_labels) / tasks).backward()
-        engine.sum_gradients(model.parameters())
+        losses = [meta_loss(model(part).scores, part.query_labels) for part in parts if part.query_labels is not None]
+        with engine.summed_gradients(model.parameters()):
+            (torch.stack(losses).sum() / tasks).backward()
 
     return step
 

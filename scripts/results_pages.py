@@ -2,30 +2,45 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache, partial
+from os import chdir
 from pathlib import Path
 from typing import Any
 
+from e3bm.errors import SettingsError
 from e3bm.paper.printed import cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
 from e3bm.paper.side_by_side import Row
+from e3bm.report.accuracy_over_time import write_figure
+from e3bm.report.compare import Question, compare, comparison_table
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")
+SHOTS = (1, 5)
+AGAINST = "nearest class mean resnet12 x0.5 whitened"  # the yardstick of every small row
 MARK = re.compile(r"(<!-- (?P<name>[\w ./-]+) table -->\n).*?(<!-- /(?P=name) table -->)", re.S)
 SHORT_FEATURES = ("none", "none whitened", "frozen whitened", "full_pretrained")
+SHORT_METHODS = ("nearest class mean", "MAML", "MTL", "SIB")
 SHORT_KINDS = {"SIB+E3BM": ("fc-transductive", "lstm-transductive")}
 
 
-def main() -> None:
+def main(out: Path) -> None:
+    """Write the pages that have a table, and the figures of the comparison, to their places under a folder."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text()
         filled = MARK.sub(lambda found: found[1] + _table(found["name"], found[0]) + found[3], text)
-        if filled != text:
-            page.write_text(filled)
+        if MARK.search(text) and (out != ROOT or filled != text):
+            target = out / page.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(filled)
+    for shots in SHOTS:
+        write_figure(_compared(shots, uneven=False), out / "docs" / "images" / f"systems_{shots}shot.png")
 
 
 def _table(name: str, old: str) -> str:
@@ -37,6 +52,8 @@ def _table(name: str, old: str) -> str:
         "cross-domain whitened": lambda: _cross_table(whitened=True),
         "whitening": _whitening_table,
         "omniglot": _omniglot_table,
+        **{f"systems {shots}-shot": partial(_systems_table, shots, uneven=False) for shots in SHOTS},
+        **{f"systems {shots}-shot uneven": partial(_systems_table, shots, uneven=True) for shots in SHOTS},
     }
     if name in makers:
         return makers[name]()
@@ -44,6 +61,26 @@ def _table(name: str, old: str) -> str:
         found = entries(KeptResults(RESULTS).runs(f"study/{name.removeprefix('study ')}"))
         return _entries_table(found, data=len({each.first.split for each in found}) > 1)
     return "".join(old.splitlines(keepends=True)[1:-1])  # not ours to fill
+
+
+@cache
+def _compared(shots: int, *, uneven: bool) -> tuple[Result, ...]:
+    """What `e3bm compare` finds; nothing where nothing was measured yet."""
+    try:
+        return tuple(compare(tabled_runs(RESULTS), Question("fc100", shots, against=AGAINST, uneven=uneven)))
+    except SettingsError:
+        return ()
+
+
+def _systems_table(shots: int, *, uneven: bool) -> str:
+    """The table of `e3bm compare`, without what is said above it."""
+    found = _compared(shots, uneven=uneven)
+    if not found:
+        return "Not measured yet.\n"
+    table = comparison_table(found)
+    kept = [place for place, name in enumerate(table.columns) if name not in ("Parameters", "Run")]
+    rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
+    return Table(tuple(table.columns[place] for place in kept), rows, table.caption, table.notes).markdown()
 
 
 def _rows(target: str) -> list[Row]:
@@ -54,7 +91,7 @@ def _short_table() -> str:
     """Paper and ours, 1- and 5-shot in one line: of every method the form that validation chose."""
     lines: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in [*_rows("S1"), *_rows("T1"), *_rows("T2")]:
-        if row.ours is None:
+        if row.ours is None or row.method.removesuffix("+E3BM") not in SHORT_METHODS:
             continue
         kind = (row.paper_hyperprior or "") if "+" in row.method else ""
         backbone = row.ours.result.backbone
@@ -67,9 +104,11 @@ def _short_table() -> str:
             "Paper, 1-shot",
             "Ours, 1-shot",
             "Difference",
+            "ECE %",
             "Paper, 5-shot",
             "Ours, 5-shot",
             "Difference",
+            "ECE %",
             "Budget",
         ),
         tuple(_short_cells(key, found) for key, found in sorted(lines.items(), key=_order)),
@@ -78,8 +117,7 @@ def _short_table() -> str:
 
 def _order(item: tuple[tuple[Any, ...], dict[int, Row]]) -> tuple[Any, ...]:
     (method, kind, backbone), _ = item
-    place = ["nearest class mean", "MAML", "MTL", "SIB"].index(method.removesuffix("+E3BM"))
-    return place, backbone, "+" in method, kind
+    return SHORT_METHODS.index(method.removesuffix("+E3BM")), backbone, "+" in method, kind
 
 
 def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...]:
@@ -92,7 +130,7 @@ def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...
     for shots in (1, 5):
         row = found.get(shots)
         if row is None or row.ours is None:
-            cells += [Cell("–", number=True)] * 3
+            cells += [Cell("–", number=True)] * 4
             continue
         ours = row.ours.result
         difference = "–" if ours.paired_difference is None else f"{ours.paired_difference:+.2f} ± {ours.paired_ci:.2f}"
@@ -100,6 +138,7 @@ def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...
             Cell(f"{row.paper:.1f}" if row.paper else "–", number=True),
             Cell(f"{ours.accuracy:.2f} ± {ours.ci:.2f}", number=True),
             Cell(difference, ours.excludes_zero, number=True),
+            Cell(f"{ours.ece:.1f}", number=True),
         ]
     seeds = len(first.seeds)
     return (*cells, Cell(f"{seeds} seed{'s' * (seeds > 1)}, {first.budget}"))
@@ -116,9 +155,10 @@ def _long_table() -> str:
         "Our backbone",
         "Seeds",
         "Budget",
+        "Beside the published recipe",
         "Run",
     )
-    places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12)
+    places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12, 13)
     rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target) if row.ours]
     distinct = {(row.ours and row.ours.runs, row.shots, row.backbone): row for row in reversed(rows)}
     cells = [cells_of(row) for row in reversed(distinct.values())]
@@ -159,7 +199,9 @@ def _whitening_table() -> str:
 
 def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
     """One line per system: accuracy, difference to its own baseline, calibration, seeds."""
-    columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %", "Seeds")
+    fitted = any("calibrated_nll" in each.first.metrics for each in found)
+    columns = ("Arm", *(["Data"] if data else []), "Task", "Accuracy %", "Difference", "NLL", "ECE %")
+    columns += ("NLL, fitted", "ECE %, fitted") * fitted + ("Seeds",)
     lines = []
     order = lambda entry: (entry.first.dataset, entry.first.ways, entry.first.shots, entry.first.split)
     for each in sorted(found, key=order):
@@ -172,16 +214,24 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
             (
                 Cell(first.method + kind + " †" * first.transductive_batchnorm),
                 *([Cell(f"{first.dataset} {first.split}")] if data else []),
-                Cell(f"{first.ways}-way {first.shots}-shot"),
+                Cell(first.task),
                 Cell(f"{result.accuracy:.2f} ± {result.ci:.2f}", number=True),
                 Cell(difference, result.excludes_zero, number=True),
                 Cell(f"{result.nll:.3f}", number=True),
                 Cell(f"{result.ece:.1f}", number=True),
+                *([_metric(result, "calibrated_nll", 3), _metric(result, "calibrated_ece", 1)] if fitted else []),
                 Cell(", ".join(map(str, each.seeds))),
             )
         )
     return Table(columns, tuple(lines)).markdown()
 
 
+def _metric(result: Result, name: str, digits: int) -> Cell:
+    value = result.metrics.get(name)
+    return Cell("–" if value is None else f"{value:.{digits}f}", number=True)
+
+
 if __name__ == "__main__":
-    main()
+    target = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
+    chdir(ROOT)  # runs are named by their places in the repository
+    main(target)

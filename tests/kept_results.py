@@ -4,16 +4,21 @@ import json
 import lzma
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 from e3bm.data.episodes.class_index import ClassIndex
+from e3bm.errors import SettingsError
 from e3bm.paper.tables import paper_rows
+from e3bm.report.compare import Question, compare
 from e3bm.runs.folder.run import Run
 from e3bm.runs.kept.entries import baseline_entry, entries, recomputed
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import Result
 
 ROUNDING = 1e-6
+AGAINST = "nearest class mean resnet12 x0.5 whitened"
 PAIR = re.compile(r"([+\-−]?\d+\.\d+)\s*(?:±|\+-|\+/-)\s*(\d+\.\d+)(?!\s*x)")
 NUMBER = re.compile(r"(?<![\d.])(\d+\.\d+)(?![\d.x])")
 
@@ -28,7 +33,7 @@ HASHES: dict[tuple[str, ...], str] = {}
 
 def hash_of(index: ClassIndex, result: Result) -> str:
     """The hash of the episodes that a result states; many state the same, and drawing them takes a while."""
-    stated = ("split", "ways", "shots", "queries", "episodes_seed", "episodes")
+    stated = ("split", "ways", "shots", "queries", "query_shares", "episodes_seed", "episodes")
     key = (index.digest, *(str(getattr(result, name)) for name in stated))
     if key not in HASHES:
         HASHES[key] = index.hash_of(result)
@@ -104,6 +109,11 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     if whitening.exists():
         for row in json.loads(whitening.read_text())["rows"]:
             found |= {(row["accuracy"], row["ci"]), (row["paired_difference"], row["paired_ci"])}
+    tabled = [run for run in runs if run.path.relative_to(results).parts[0] != "study"]
+    for shots, uneven in product((1, 5), (False, True)):  # the tables of `e3bm compare` that docs/results.md has
+        with suppress(SettingsError):  # nothing was measured
+            for result in compare(tabled, Question("fc100", shots, against=AGAINST, uneven=uneven)):
+                found |= _numbers(result)
     for table in ("T1", "T2", "S1", "S2"):
         found |= {(row.accuracy, row.ci) for row in paper_rows(table)}
         found |= {(row.published_code or 0.0, row.published_code_ci) for row in paper_rows(table)}

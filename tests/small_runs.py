@@ -45,6 +45,7 @@ for _name in list(METHODS):
     METHODS[f"{_name}+e3bm"] = METHODS[_name] | E3BM
 _TRAINED = {"method.epochs": None, "backbone.adapt": "full", "backbone.batchnorm": "batch_then_running"}
 METHODS |= {
+    "nearest_mean": {"method.name": "nearest_mean", "method.epochs": None},  # nothing to train
     "ctm": {"method.name": "ctm", "method.epochs": None, "method.widths": (2,), "method.batchnorm": "running"},
     "tadam": {"method.name": "tadam", "method.conditioned": 2, **_TRAINED},
     "robust": {"method.name": "robust_ensemble", "method.networks": 2, "method.coefficient": 1.0, **_TRAINED},
@@ -55,8 +56,11 @@ PRETRAIN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def write_data(folder: Path) -> None:
-    """The data sets `small` (colour) and `small_grey`: noisy pictures around one picture per class."""
+def write_data(folder: Path, poisoned: str = "") -> None:
+    """The data sets `small` (colour) and `small_grey`: noisy pictures around one picture per class.
+
+    Images of the ``poisoned`` split are noise instead; nothing else changes by it.
+    """
     rng = np.random.default_rng(0)
     classes = TRAIN_CLASSES + VAL_CLASSES + TEST_CLASSES
     centres = rng.integers(40, 216, (classes, SIZE, SIZE, 3))
@@ -68,30 +72,34 @@ def write_data(folder: Path) -> None:
         "val": range(TRAIN_CLASSES, first_test),
         "test": range(first_test, classes),
     }
+    if poisoned:
+        where = np.isin(labels, list(splits[poisoned]))
+        images[where] = rng.integers(0, 256, images[where].shape, dtype=np.uint8)
     for name, pixels in (("small", images), ("small_grey", images[..., :1])):
         with PackedWriter(folder / name, pixels.shape[1:], name) as writer:
             writer.append(pixels, labels)
             writer.finish([f"{name} class {number}" for number in range(classes)], splits)
 
 
-def write_backbone(path: Path, channels: int = 3) -> None:
+def write_backbone(path: Path, channels: int = 3, seed: int = 5) -> None:
     """Weights of a backbone that was trained elsewhere, as far as anybody can tell."""
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     backbone = build("conv4", width=0.25, channels=channels, image_size=SIZE)
     safetensors.torch.save_file(backbone.state_dict(), path)
 
 
 @functools.cache
-def _inputs(folder: Path) -> None:
+def write_inputs(folder: Path, poisoned: str = "") -> None:
+    """The data sets and backbones of small runs, where they are not there yet."""
     if not (folder / "small").exists():
-        write_data(folder)
+        write_data(folder, poisoned)
         write_backbone(folder / "backbone.safetensors")
         write_backbone(folder / "backbone_grey.safetensors", channels=1)
 
 
 def flags(folder: Path, method: str, **changes: Any) -> dict[str, Any]:
     """Settings of a small run as dotted names, after its inputs were written; changes as ``group__field``."""
-    _inputs(folder)
+    write_inputs(folder)
     found = COMMON | METHODS[method] | {"data.folder": str(folder)}
     if not method.startswith("maml"):
         found["backbone.pretrained"] = str(folder / "backbone.safetensors")
@@ -101,7 +109,7 @@ def flags(folder: Path, method: str, **changes: Any) -> dict[str, Any]:
 
 def pretrain_flags(folder: Path, **changes: Any) -> dict[str, Any]:
     """The same for a small pretraining."""
-    _inputs(folder)
+    write_inputs(folder)
     return PRETRAIN | {"data.folder": str(folder)} | {name.replace("__", "."): value for name, value in changes.items()}
 
 

@@ -87,6 +87,25 @@ def test_the_index_of_methods_is_that_of_the_registry(tmp_path):
     assert found == expected, "run: python scripts/build_methods_index.py"
 
 
+def test_the_tables_of_results_are_those_of_the_kept_runs(tmp_path):
+    """Also the pictures of accuracy over time; pages are made anew from whatever results/ holds."""
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "results_pages.py"), str(tmp_path)], check=True)
+    pages = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.md")]
+    assert Path("docs/results.md") in pages
+    for page in pages:
+        assert (tmp_path / page).read_text() == (ROOT / page).read_text(), f"{page}: run scripts/results_pages.py"
+    drawn = sorted((tmp_path / "docs" / "images").glob("systems_*.png"))
+    assert [path.name for path in drawn] == ["systems_1shot.png", "systems_5shot.png"]
+    for path in drawn:
+        check_same_picture(path, ROOT / "docs" / "images" / path.name)
+
+
+def check_same_picture(drawn, kept):
+    ours, theirs = (np.asarray(Image.open(each).convert("L"), dtype=float) for each in (drawn, kept))
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).mean() < 0.1, f"{drawn.name} shows other numbers"
+
+
 def test_the_curves_of_the_study_are_those_of_its_runs(tmp_path):
     subprocess.run([sys.executable, str(ROOT / "scripts" / "study_figures.py"), str(tmp_path)], check=True)
     drawn = {path.name: path for path in tmp_path.glob("*.png")}
@@ -94,6 +113,4 @@ def test_the_curves_of_the_study_are_those_of_its_runs(tmp_path):
     assert drawn
     assert drawn.keys() == kept.keys(), "run: python scripts/study_figures.py"
     for name, path in drawn.items():
-        ours, theirs = (np.asarray(Image.open(each).convert("L"), dtype=float) for each in (path, kept[name]))
-        assert ours.shape == theirs.shape
-        assert np.abs(ours - theirs).mean() < 0.1, f"{name} shows other numbers"
+        check_same_picture(path, kept[name])

@@ -19,3 +19,7 @@ class CheckpointError(E3BMError):
 
 class DivergenceError(E3BMError):
     """Numbers that stopped being finite."""
+
+
+class PeerError(E3BMError):
+    """Another process of the same run that is gone or does not answer."""

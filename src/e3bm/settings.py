@@ -83,6 +83,8 @@ class MethodSettings(Settings):
     needs: ClassVar[Needs] = Needs()
     transductive: ClassVar[bool] = False
     """Whether a prediction uses the other queries."""
+    any_features: ClassVar[bool] = False
+    """Whether what it trains, beside a backbone, means the same on the features of any backbone."""
 
     name: str
     """Which method."""
@@ -101,6 +103,11 @@ class MethodSettings(Settings):
     def label(self) -> str:
         """What tables call it with these options: its title, unless an option is part of the name."""
         return self.title
+
+    @property
+    def tied_to_features(self) -> str | None:
+        """Why what is trained fits one backbone's features only; None where it means the same on any backbone."""
+        return None if self.any_features else f"{self.title} trains weights that belong to the features of one backbone"
 
     def learning_rates(self) -> dict[str, float]:
         """Learning rates of the kinds of parameters that only this method has."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from e3bm.backbones import build, commit_statistics, encode, fold_batchnorm, pop_statistics, wrap
+from e3bm.backbones.encode import TaskEncoder
 from e3bm.backbones.normalisation import task_batchnorms
 from e3bm.errors import DataError, SettingsError
 
@@ -166,3 +167,17 @@ def test_a_folded_backbone_refuses_batch_statistics():
 def test_updating_needs_batch_statistics():
     with pytest.raises(SettingsError, match="updated from batch statistics only"):
         encode(small(), images(), "running", update=True)
+
+
+@pytest.mark.parametrize("batchnorm", ["batch", "running", "batch_then_running"])
+@pytest.mark.parametrize("training", [True, False])
+def test_whose_statistics_an_encoder_uses_and_when_it_sets_its_own_aside(batchnorm, training):
+    """An image's features depend on its company in `batch`, and while `batch_then_running` is being trained."""
+    backbone, batch = small(), images()
+    backbone(5 + images().flatten(0, 1))  # moves the running statistics away from their start
+    encoder = TaskEncoder(backbone, batchnorm).train(training)
+    alone = encoder(batch[:, :2])
+    taken = [len(calls) for calls in pop_statistics(encoder)]
+    own = batchnorm == "batch" or (batchnorm == "batch_then_running" and training)
+    assert torch.allclose(encoder(batch)[:, :2], alone, rtol=1e-10, atol=1e-10) is not own
+    assert taken == [3 if batchnorm == "batch_then_running" and training else 0] * 4

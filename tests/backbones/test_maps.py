@@ -8,7 +8,8 @@ from e3bm.backbones import BACKBONES, WhitenedBackbone, build, encode, wrap
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.errors import SettingsError
 
-WITH_LAST_POOLING = {"conv4", "conv4_64", "resnet12"}
+WITH_LAST_POOLING = {"conv4": 4, "conv4_64": 4, "conv4_egnn": 3, "resnet12": 4, "resnet12_flat": 4}
+"""And the side of their maps before it."""
 
 
 @pytest.mark.parametrize("name", list(BACKBONES))
@@ -27,7 +28,7 @@ def test_the_last_pooling_can_be_left_out(name):
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     pooled, maps = backbone.maps(images), backbone.maps(images, last_pooling=False)
     if name in WITH_LAST_POOLING:
-        assert maps.shape[2:] == (4, 4)
+        assert maps.shape[2:] == (WITH_LAST_POOLING[name],) * 2
         torch.testing.assert_close(F.max_pool2d(maps, 2), pooled, rtol=1e-12, atol=1e-12)
     else:
         torch.testing.assert_close(maps, pooled, rtol=1e-12, atol=1e-12)

@@ -9,7 +9,7 @@ from torch import nn
 
 from e3bm.backbones import BACKBONES, build
 from e3bm.backbones.layers import DropBlock, channels_last, scaled
-from e3bm.errors import SettingsError
+from e3bm.errors import DataError, SettingsError
 
 
 def last_map(backbone, image_size):
@@ -26,6 +26,8 @@ def last_map(backbone, image_size):
     [
         ("resnet12", {}, 84, 5),
         ("resnet12", {}, 28, 1),
+        ("resnet12_can", {}, 84, 6),
+        ("conv4_egnn", {}, 84, 10),  # before its last pooling
         ("resnet18", {}, 84, 11),
         ("resnet18", {"image_size": 112}, 112, 7),
         ("resnet25", {}, 80, 10),
@@ -36,6 +38,23 @@ def last_map(backbone, image_size):
 )
 def test_the_size_of_the_last_map(name, options, image_size, side):
     assert last_map(build(name, width=0.05, **options), image_size) == (side, side)
+
+
+def test_published_sizes_of_backbones_of_single_systems():
+    count = lambda network: sum(parameter.numel() for parameter in network.parameters())
+    assert count(build("resnet12_can")) == 8_037_696
+    assert (build("resnet12_flat").feature_size, build("resnet12_flat", image_size=32).feature_size) == (16_000, 2560)
+    assert count(build("resnet12_flat")) == count(build("resnet12"))
+    assert build("conv4_egnn").feature_size == 256 * 5 * 5
+
+
+def test_a_flat_resnet12_has_the_positions_of_its_maps():
+    backbone = build("resnet12_flat", width=0.05, image_size=48).eval()
+    images = torch.randn(2, 3, 48, 48)
+    with torch.inference_mode():
+        assert torch.equal(backbone(images), backbone.maps(images).flatten(1))
+        with pytest.raises(DataError, match="keeps the 9 positions of its last map; images of 32 x 32 pixels give 4"):
+            backbone(torch.randn(2, 3, 32, 32))
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,37 @@ def test_rows_carry_everything_that_makes_them_honest(runs, capsys):
     assert labels("mtl scaled") == labels("features") == ("inductive", "running", False)
 
 
+def test_a_difference_is_stated_once_whatever_the_order(runs):
+    e3bm, plain = rows_of(runs / "mtl+e3bm", runs / "mtl")
+    assert (e3bm.paired_with, plain.paired_with) == ("MTL (mtl)", None)
+    again, first = reversed(rows_of(runs / "mtl", runs / "mtl+e3bm"))
+    assert (again.paired_difference, first.paired_with) == (e3bm.paired_difference, None)
+
+
+def test_uneven_queries(runs, capsys):
+    """The same tasks in another mixture of queries: a list of its own, and every query counts alike."""
+    names = ["sib any", "features"]
+    words = [*(str(runs / name) for name in names), "--ways", "3", "--shots", "1", "--queries", "2"]
+    assert main(["test", *words, "--query-shares", "2", "--episodes", "30", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    even = rows_of(*(runs / name for name in names), episodes=30, ways=3, shots=1, queries=2)
+    for row, name, known in zip(rows, names, even, strict=True):
+        assert (row["query_shares"], row["queries"], known.query_shares) == (2, 2, None)
+        assert row["episodes_hash"] != known.episodes_hash
+        run = read_run(runs / name)
+        kept = {result.episodes_hash: result for result in run.results}[row["episodes_hash"]]
+        assert row["accuracy"] == pytest.approx(100 * sum(run.answers(kept)) / (30 * 3 * 2))
+    assert rows[0]["episodes_hash"] == rows[1]["episodes_hash"]
+    assert main(["test", *words, "--query-shares", "2", "--episodes", "6"]) == 0
+    assert "3-way 1-shot, Dirichlet(2) queries, Q=2" in capsys.readouterr().out
+    assert main(["test", *words[:-1], "4", "--query-shares", "2", "--episodes", "6"]) == 2
+    assert "has 10 images, but 1 shots and 12 queries that may all be of one class need 13" in capsys.readouterr().err
+
+
+def test_the_usual_number_of_episodes():
+    assert (TestSettings().count, TestSettings(query_shares=2).count, TestSettings(episodes=7).count) == (600, 1000, 7)
+
+
 def test_the_table_is_for_people(runs, capsys):
     assert main(["test", str(runs / "mtl"), str(runs / "mtl+e3bm"), "--episodes", "6"]) == 0
     told = capsys.readouterr().out

@@ -3,6 +3,8 @@
 worker.py cases FOLDER          every case of CASES, a pretraining, and a test of them all; gradients by
                                 DistributedDataParallel beside ours; which threads are left when all is said and done
 worker.py peaceful FOLDER       the command line trains every kind of KINDS
+worker.py standing FOLDER       a training in which rank 1 stops (SIGSTOP) at step 5 of its first start
+worker.py hunted FOLDER         a longer training whose processes say their numbers, so that somebody can kill them
 worker.py dying FOLDER          the same, but in each training rank 1 is killed at step 5 and, after the restart, rank 0
                                 at step 8
 
@@ -27,6 +29,7 @@ from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.gradient_sum import summed_gradients
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.pretrain import run_pretrain
@@ -60,6 +63,7 @@ CASES = {
 }
 # A shift before batch statistics has no gradient but rounding noise, which Adam divides by 1e-8.
 LOOSER = {"mtl-scaled by adam": 1e-9, "sib+e3bm by adam": 1e-7}
+HUNTED = {"optimiser__steps": 400, "validation__every": 50, "checkpoint_every": 5}
 HERE = Path(__file__).parent
 FEW = {"optimiser__steps": 6, "validation__every": 3, "machine__precision": "float64"}
 KINDS = ("mtl-scaled+e3bm", "maml", "pretrain")
@@ -89,12 +93,13 @@ def gradients_beside_ddp(folder):
         gradients = []
         for wrapped in (learner, DistributedDataParallel(learner, find_unused_parameters=True)):
             learner.zero_grad()
-            meta_loss(wrapped(batch).scores, batch.query_labels).backward()
+            loss = meta_loss(wrapped(batch).scores, batch.query_labels)
             if wrapped is learner:
-                for parameter in learner.parameters():
-                    if parameter.grad is not None:
-                        parameter.grad /= engine.world
-                engine.sum_gradients(learner.parameters())
+                # Buckets of a single parameter: as many messages as there can be.
+                with summed_gradients(learner.parameters(), bucket_bytes=1):
+                    (loss / engine.world).backward()
+            else:
+                loss.backward()
             gradients.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in learner.parameters()])
         found[method] = gradients
     torch.save(found, folder / f"gradients{os.environ['RANK']}.pt")
@@ -119,12 +124,28 @@ class Dying(Silent):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Standing(Silent):
+    """Makes the second process stand still, once."""
+
+    def advance(self, done, **numbers):
+        if done == 5 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
 if __name__ == "__main__":
     mode, folder = sys.argv[1], Path(sys.argv[2])
     if mode == "cases":
         atexit.register(list_threads, folder)  # the first registered is the last called
         run_cases(folder, folder / "many")
         gradients_beside_ddp(folder)
+    elif mode == "standing":
+        run_train(settings(folder, "mtl"), folder / "standing", Standing())
+    elif mode == "hunted":
+        place = folder / f"start{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+        place.mkdir(exist_ok=True)
+        (place / f"{os.environ['RANK']}.partial").write_text(str(os.getpid()))
+        (place / f"{os.environ['RANK']}.partial").rename(place / os.environ["RANK"])
+        run_train(settings(folder, "mtl", **HUNTED), folder / "hunted")
     elif mode == "peaceful":
         for kind in KINDS:
             place = ["--run", str(folder / f"peaceful-{kind}")]

@@ -170,3 +170,16 @@ def test_the_lstm_trains_over_many_episodes():
     again = learner(batch).scores
     learner(task_batch(size=17, seed=5))
     assert torch.equal(learner(batch).scores, again)
+
+
+@pytest.mark.parametrize("second_order", [True, False])
+@pytest.mark.parametrize("updates", [0, 1])
+def test_in_first_order_all_that_is_observed_is_a_constant(second_order, updates):
+    """Otherwise a transductive hyperprior would pull a second-order graph through the queries."""
+    problem = smooth(second_order=second_order).begin(task_batch())
+    state = problem.start()
+    for _ in range(updates):
+        state = problem.step(state, problem.direction(state), torch.full((2,), 0.1, dtype=torch.float64))
+    seen = problem.observe(state, problem.direction(state))
+    for name in ("coefficients", "squared_norm", "loss", "query_scores"):
+        assert getattr(seen, name)().requires_grad is second_order, name

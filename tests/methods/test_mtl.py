@@ -1,5 +1,7 @@
 """MTL: an encoder of the outer loop's, a head of the inner loop's."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -115,3 +117,16 @@ def test_a_head_learns_its_support(head, start):
 
 def test_it_is_a_method():
     assert isinstance(Mtl(ReadyFeatures(PIXELS)), Method)
+
+
+@pytest.mark.parametrize("start", ["learned", "prototype"])
+@pytest.mark.parametrize("part", ["support", "query"])
+def test_with_a_feature_length_the_backbones_scale_does_not_matter(start, part):
+    """Neither that of the support nor that of the queries: all examples have the length that was asked for."""
+    method = Mtl(ReadyFeatures(PIXELS), start=start, ways=WAYS, feature_length=3.0)
+    model, tasks = MetaLearner(method, Hyperprior(Constant(0.5), LastOnly()), 4), batch()
+    longer = replace(tasks, **{part: 7.0 * getattr(tasks, part)})
+    torch.testing.assert_close(model(longer).scores, model(tasks).scores, rtol=1e-5, atol=1e-5)
+    head = method.begin(tasks)
+    for examples in (head.support, head.query):
+        torch.testing.assert_close(examples.norm(dim=-1), torch.full(examples.shape[:2], 3.0), rtol=1e-5, atol=0)

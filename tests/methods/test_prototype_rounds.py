@@ -21,12 +21,14 @@ from e3bm.core.hyperprior import FcGenerator, Hyperprior, LstmGenerator
 from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, Learned
 from e3bm.errors import SettingsError
-from e3bm.methods import ReadyFeatures
+from e3bm.methods import Parts, ReadyFeatures
 from e3bm.methods.map_rounds import MapRounds
 from e3bm.methods.proto_nets import ProtoNets
 from e3bm.methods.pt_map import PtMap, balanced
 from e3bm.methods.soft_k_means import SoftKMeans
 from e3bm.methods.tim import Tim
+from e3bm.paper.presets import find_preset
+from e3bm.runs.assembly import build_hyperprior
 
 METHODS = {
     "soft k-means": lambda **options: SoftKMeans(ReadyFeatures(FEATURES), **options),
@@ -210,6 +212,48 @@ def test_queries_that_belong_to_no_class_in_particular_pull_all_alike():
     means = torch.stack([class_means(batch.support[t], batch.support_labels[t], 3) for t in range(2)])
     queries = batch.query.sum(1, keepdim=True) / 3
     close(found, (2 * means + queries) / (2 + batch.query.shape[1] / 3), 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["fc", "lstm"])
+def test_a_learned_map_begins_with_the_rule_itself(kind):
+    """20 rounds at 0.2 with temperature 10, a vote for the last, to the last bit; and it can leave from there."""
+    torch.manual_seed(0)
+    name = f"small-map_rounds-fc100-1shot-{kind}-transductive"
+    train = find_preset(name).train.but(method__learned_scale=True)
+    settings = train.method
+    assert (settings.epochs, settings.rate, settings.scale) == (20, 0.2, 10.0)
+    psi = build_hyperprior(settings, train.hyperprior, Parts(ReadyFeatures(FEATURES), None, FEATURES, 1))
+    batch = uneven(task_batch())
+    learned = learner("map", psi, epochs=20, learned_scale=True)
+    free = learner("map", Hyperprior(Constant(settings.rate), LastOnly()), epochs=20)
+    trace = learned(batch)
+    assert torch.equal(trace.scores, free(batch).scores)
+    meta_loss(trace.scores, batch.query_labels).backward()
+    kinds = learned.parameter_kinds()
+    for kind_of_parameter in ("theta", "base_rate", "base_weight", "psi_rate"):
+        assert any(float(each.grad.abs().max()) > 0 for each in kinds[kind_of_parameter] if each.grad is not None)
+    # Votes of the rounds before the last can become something, which a factor on zero could not.
+    assert float(learned.hyperprior.weight.values.grad[:-1].abs().min()) > 0
+
+
+@pytest.mark.parametrize("kind", ["fc", "lstm"])
+def test_a_learned_map_knows_no_coordinates(kind):
+    """What its hyperprior sees are lengths, losses and entropies: turned features make the same rates and votes."""
+    torch.manual_seed(0)
+    train = find_preset(f"small-map_rounds-fc100-1shot-{kind}-transductive").train
+    psi = build_hyperprior(train.method, train.hyperprior, Parts(ReadyFeatures(FEATURES), None, FEATURES, 1))
+    model = learner("map", psi, epochs=20)
+    with torch.no_grad():
+        for parameter in psi.generator.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    batch = uneven(task_batch())
+    turn, _ = torch.linalg.qr(torch.randn(FEATURES, FEATURES, dtype=torch.double))
+    turned = model(replace(batch, support=batch.support @ turn, query=batch.query @ turn))
+    straight = model(batch)
+    assert float(straight.rates.detach().std()) > 1e-4
+    close(turned.rates, straight.rates)
+    close(turned.weights, straight.weights)
+    close(turned.scores, straight.scores)
 
 
 def test_map_does_not_know_lengths():

@@ -33,15 +33,17 @@ def tiny_preset(name: str) -> presets.Preset:
     """The preset of that name with everything that takes time made small."""
     found = presets.find_preset(name)
     train = found.train.but(
-        episode__queries=2, method__epochs=3, optimiser__steps=4, optimiser__tasks=2, validation__every=2,
-        validation__episodes=4, checkpoint_every=2, backbone__width=0.125,
+        episode__queries=2, optimiser__steps=4, optimiser__tasks=2, validation__every=2, validation__episodes=4,
+        checkpoint_every=2, backbone__width=0.125, **({"method__epochs": 3} if found.train.inner else {}),
     )  # fmt: skip
     pretrain = found.pretrain
     if pretrain is not None:
         pretrain = pretrain.but(
             epochs=1, batch=12, backbone__width=0.125, episode__queries=2, validation__episodes=4
         )  # fmt: skip
-    return replace(found, train=train, pretrain=pretrain, test=TestSettings(episodes=EPISODES, queries=2))
+    return replace(
+        found, train=train, pretrain=pretrain, test=TestSettings(episodes=EPISODES, queries=2, shots=found.test.shots)
+    )
 
 
 @pytest.fixture(scope="module")

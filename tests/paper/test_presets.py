@@ -10,7 +10,7 @@ from e3bm.paper.presets import KINDS, PAPER_PSI_RATE, find_preset, hyperprior_se
 from e3bm.paper.presets.configurations import kind_of
 from e3bm.runs.assembly import build_backbone, build_generator, build_hyperprior, build_learner
 from e3bm.runs.settings import HyperpriorSettings, PretrainSettings, TestSettings, TrainSettings
-from e3bm.runs.training.optimisers import build_optimiser
+from e3bm.runs.training.optimisers import build_optimiser, schedule_factor
 
 ALL = presets()
 METHODS = ("mtl", "mtl-cosine", "sib", "maml")
@@ -32,7 +32,8 @@ def test_presets_hold_together(name):
         assert preset.pretrain.data.augment
     scratch = preset.train.method.needs.takes == "images" and "-pretrained-" not in name
     from_scratch = scratch and not name.startswith(("small-mamlpp", "small-tadam"))
-    assert (preset.pretrain is None) == from_scratch
+    own = tuple(f"paper-{word}" for word in ("proto_nets", "matching_nets", "meta_opt_net", "can", "egnn"))
+    assert (preset.pretrain is None) == (from_scratch or name.startswith(own))
     assert preset.train.validation.split == "val"
 
 
@@ -52,6 +53,27 @@ def test_every_row_of_the_papers_tables_has_a_preset():
             for shots in (1, 5):
                 for kind in KINDS:
                     assert f"paper-{method}-{data}-{shots}shot-{kind}" in ALL
+
+
+def test_recipes_of_record_of_systems_with_a_backbone_of_their_own():
+    can, tiered = (ALL[f"paper-can-resnet12-{data}-5shot"].train for data in ("miniimagenet", "tieredimagenet"))
+    assert (can.backbone.name, can.episode.queries, can.optimiser.tasks) == ("resnet12_can", 6, 4)
+    assert (can.optimiser.steps, can.optimiser.milestones) == (27_000, (18_000, 21_000, 24_000))
+    rate = lambda optimiser, step: 0.1 * schedule_factor(optimiser, step)
+    assert [rate(can.optimiser, step) for step in (0, 18_000, 21_000, 26_999)] == pytest.approx(
+        [0.1, 0.006, 0.0012, 0.00024]
+    )
+    assert [rate(tiered.optimiser, 3495 * epoch) for epoch in (0, 20, 40, 60)] == pytest.approx([0.1, 0.01, 1e-3, 1e-4])
+    assert ALL["paper-can_t-resnet12-miniimagenet-5shot-plain"].train.optimiser.steps == can.optimiser.steps
+    svm = ALL["paper-meta_opt_net-resnet12-fc100-1shot"]
+    assert (svm.train.episode.shots, svm.test.shots, svm.train.validation.shots) == (15, 1, 5)
+    assert (svm.train.backbone.name, svm.train.method.looks_at_test) == ("resnet12_flat", 3)
+    assert svm.train.optimiser.steps * svm.train.optimiser.tasks == 480_000
+    egnn = ALL["paper-egnn-conv4-miniimagenet-5shot-plain"].train
+    assert (egnn.backbone.name, egnn.optimiser.tasks, egnn.episode.queries) == ("conv4_egnn", 40, 1)
+    assert (egnn.method.hidden, egnn.method.embedding, egnn.method.epochs) == (96, 128, 3)
+    proto = ALL["paper-proto_nets-conv4-miniimagenet-1shot"]
+    assert (proto.train.episode.ways, proto.train.validation.ways, proto.test.ways) == (30, 5, 5)
 
 
 @pytest.mark.parametrize("method", METHODS)

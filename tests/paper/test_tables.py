@@ -3,14 +3,16 @@ from statistics import fmean
 import pytest
 
 from e3bm.errors import SettingsError
+from e3bm.methods import METHODS
 from e3bm.paper.tables import (
-    OUR_SYSTEMS,
     PAPER_DATASETS,
+    SYSTEMS,
     paper_claims,
     paper_costs,
     paper_rows,
     paper_settings,
 )
+from e3bm.settings import read_settings
 
 TABLES = ("T1", "T2", "S1", "S2")
 
@@ -72,11 +74,30 @@ def test_published_code_stands_beside_the_rows_it_belongs_to():
 
 
 def test_the_kind_of_hyperprior_is_the_text_s_where_a_table_is_silent():
-    kinds = {row.method: row.kind for row in paper_rows("T1") if row.method in OUR_SYSTEMS}
+    kinds = {row.method: row.kind for row in paper_rows("T1")}
     assert kinds["SIB+E3BM"] == "lstm-transductive"
     assert kinds["MTL+E3BM"] == "lstm-inductive"
     assert kinds["MTL"] == "plain"
     assert {row.kind for row in paper_rows("T2", method="SIB+E3BM")} == {"fc-transductive", "lstm-transductive"}
+
+
+def test_every_printed_system_is_a_method_here():
+    for table in TABLES:
+        for row in paper_rows(table):
+            for name in row.system.methods:
+                own = read_settings(METHODS[name].settings, dict(row.system.options))
+                by_hyperprior = row.kind.endswith("transductive")
+                assert (row.setting == "transductive") == (own.transductive or by_hyperprior)
+    assert {row.alone for table in TABLES for row in paper_rows(table)} == set(SYSTEMS)
+
+
+def test_places_without_a_number():
+    every, printed = paper_rows("T1", dataset="fc100", unprinted=True), paper_rows("T1", dataset="fc100")
+    assert len(every) == 2 * 18
+    assert [row for row in every if row.accuracy is not None] == printed
+    assert {row.method for row in every} - {row.method for row in printed} == {
+        "MatchNets", "ProtoNets", "CAN", "CTM", "LEO", "Robust20-dist", "EGNN", "CAN+T",
+    }  # fmt: skip
 
 
 def test_costs_and_settings():

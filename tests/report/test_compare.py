@@ -1,6 +1,7 @@
 """All methods in one table: sorted, on the same episodes, every difference recomputed from the answers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,9 +74,35 @@ def test_what_is_not_there_is_said(runs):
         compare(runs, Question("fc100", 1, against="prototipical"))
 
 
+def test_uneven_queries_have_a_table_of_their_own(runs):
+    """Made up from kept runs: the same results once more, as if on uneven queries."""
+    changes = {"query_shares": 2, "episodes_hash": "uneven"}
+    more = [
+        replace(run, results=tuple(each.but(**changes) for each in run.results), answers=run.answers)
+        for run in runs[:9]
+    ]
+    with pytest.raises(SettingsError, match="5-way 1-shot with uneven queries"):
+        compare(runs, Question("fc100", 1, uneven=True))
+    found = compare([*runs, *more], Question("fc100", 1, uneven=True))
+    assert {result.episodes_hash for result in found} == {"uneven"}
+    assert "Dirichlet(2) queries" in comparison_table(found).text()
+    assert len(compare([*runs, *more], Question("fc100", 1))) == len(compare(runs, Question("fc100", 1)))
+
+
 def test_from_the_command_line(capsys):
     assert main(["compare", "--dataset", "fc100", "--shots", "1", "5", "--results", str(RESULTS), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["shots"] for row in rows} == {1, 5}
     assert main(["compare", "--shots", "5", "--results", str(RESULTS), "--markdown"]) == 0
     assert capsys.readouterr().out.count("\n|") > 20
+
+
+def test_a_figure_for_each_number_of_shots(capsys, tmp_path):
+    words = ["compare", "--shots", "1", "5", "--results", str(RESULTS), "--figure", str(tmp_path / "times.png")]
+    assert main(words) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"times-1shot.png", "times-5shot.png"}
+
+
+def test_pre_training_is_no_training_of_a_method(found):
+    assert {result.train_seconds for result in found if result.method == "nearest class mean"} == {0.0}
+    assert all(result.train_seconds > 0 for result in found if result.hyperprior != "none")

@@ -38,8 +38,8 @@ def test_parameters_that_nobody_used_have_a_zero_gradient():
     """With several processes they must, so with one they do as well: weight decay then acts on the same numbers."""
     used, unused, frozen = (nn.Parameter(torch.ones(2)) for _ in range(3))
     frozen.requires_grad_(False)
-    used.sum().backward()
-    Engine().sum_gradients([used, unused, frozen])
+    with Engine().summed_gradients([used, unused, frozen]):
+        used.sum().backward()
     assert torch.equal(used.grad, torch.ones(2))
     assert torch.equal(unused.grad, torch.zeros(2))
     assert frozen.grad is None
@@ -74,3 +74,20 @@ def test_the_leader_is_the_first_process(monkeypatch):
     assert is_leader()
     monkeypatch.setenv("RANK", "1")
     assert not is_leader()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("total", [1, 5, 6])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gathered_rows_stand_in_the_order_of_their_numbers(monkeypatch, world, total, dim):
+    whole = torch.arange(2.0 * total).view(total, 2)
+    shares = [whole[rank::world] for rank in range(world)]
+
+    def all_gather(parts, mine):
+        for part, share in zip(parts, shares, strict=True):
+            part.zero_()[: len(share)] = share
+
+    monkeypatch.setattr("torch.distributed.all_gather", all_gather)
+    for rank in range(world):
+        found = Engine(rank, world).gather(shares[rank].movedim(0, dim), total, dim=dim)
+        assert torch.equal(found, whole.movedim(0, dim))

@@ -15,6 +15,7 @@ from e3bm.data.sources.glyphs import load_glyphs
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.serving.app import create_app
 from e3bm.serving.server import listening, server
+from e3bm.serving.service import Service
 from e3bm.serving.settings import ServeSettings
 
 PIPELINE = "resize 28, centre_crop 28, normalise none"
@@ -39,11 +40,18 @@ class Visitor(httpx.Client):
     """A client with the words of the API, which can tell its server to stop."""
 
     stop: Callable[[], None]
+    service: Service
 
     def photos(self, address: str, *contents: bytes, **fields: str) -> httpx.Response:
         """Send photos in a form."""
         files = [("photos", (f"{number}.png", content, "image/png")) for number, content in enumerate(contents)]
         return self.post(address, files=files, data=fields)
+
+    def fit(self) -> dict:
+        """Fit, and wait until that is done."""
+        answer = self.post("/fit", params={"wait": 60})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["model"]
 
     def teach(self, *characters: str, shots: int = 4) -> dict[str, int]:
         """A class for every character; gives their numbers."""
@@ -56,9 +64,11 @@ class Visitor(httpx.Client):
 
 
 @contextmanager
-def running(settings: ServeSettings, classifier: FewShotClassifier) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The address of a server in a thread of its own, and what tells it to stop."""
-    app = create_app(settings, classifier)
+def running(
+    settings: ServeSettings, classifier: FewShotClassifier, token: str | None = None
+) -> Iterator[tuple[str, Callable[[], None], Service]]:
+    """The address of a server in a thread of its own, what tells it to stop, and what its routes work with."""
+    app = create_app(settings, classifier, token)
     with listening(settings) as place:
         served = server(app, settings)
         thread = threading.Thread(target=served.run, kwargs={"sockets": [place]})
@@ -73,7 +83,7 @@ def running(settings: ServeSettings, classifier: FewShotClassifier) -> Iterator[
                     break
                 time.sleep(0.01)
             assert served.started, "the server did not start within 10 seconds"
-            yield f"http://127.0.0.1:{place.getsockname()[1]}", stop
+            yield f"http://127.0.0.1:{place.getsockname()[1]}", stop, app.state.service
         finally:
             stop()
             thread.join(30)
@@ -83,7 +93,7 @@ def running(settings: ServeSettings, classifier: FewShotClassifier) -> Iterator[
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A server with the usual limits, one for all tests of a file."""
-    with running(ServeSettings(port=0), quick_classifier()) as (found, _):
+    with running(ServeSettings(port=0), quick_classifier()) as (found, _, _):
         yield found
 
 
@@ -100,13 +110,15 @@ def serve_with() -> Callable[..., object]:
     """A server with other limits: ``with serve_with(in_flight=2) as visitor``."""
 
     @contextmanager
-    def started(classifier: FewShotClassifier | None = None, **settings: object) -> Iterator[Visitor]:
+    def started(
+        classifier: FewShotClassifier | None = None, *, token: str | None = None, **settings: object
+    ) -> Iterator[Visitor]:
         chosen = ServeSettings(port=0, **settings)
         with (
-            running(chosen, classifier or quick_classifier()) as (found, stop),
+            running(chosen, classifier or quick_classifier(), token) as (found, stop, service),
             Visitor(base_url=found, timeout=60) as client,
         ):
-            client.stop = stop
+            client.stop, client.service = stop, service
             yield client
 
     return started

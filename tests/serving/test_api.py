@@ -17,7 +17,7 @@ CHARACTERS = ("g", "&", "Ж")
 def test_health_tells_whether_there_is_a_classifier(visitor) -> None:
     assert visitor.get("/health").json() == {"status": "ok", "fitted": False}
     visitor.teach("g", "&")
-    visitor.post("/fit")
+    visitor.fit()
     assert visitor.get("/health").json() == {"status": "ok", "fitted": True}
 
 
@@ -34,7 +34,7 @@ def test_openapi_describes_every_route_and_the_forms(visitor) -> None:
 
 def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> None:
     visitor.teach(*CHARACTERS)
-    assert visitor.post("/fit").status_code == 200
+    visitor.fit()
     asked = [glyph_png(character, number) for character in CHARACTERS for number in (7, 8)]
     told = visitor.photos("/predict", *asked).json()["predictions"]
     in_python = quick().fit({name: [glyph_png(name, number) for number in range(4)] for name in CHARACTERS})
@@ -46,7 +46,7 @@ def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> Non
 
 def test_photos_are_used_together_only_when_asked(visitor, glyph_png, quick) -> None:
     visitor.teach(*CHARACTERS, shots=1)
-    visitor.post("/fit")
+    visitor.fit()
     assert visitor.get("/workspace").json()["together"]
     asked = [glyph_png(character, number) for character in CHARACTERS for number in range(2, 9)]
     alone, together = (
@@ -61,7 +61,7 @@ def test_photos_are_used_together_only_when_asked(visitor, glyph_png, quick) -> 
 
 def test_the_photos_that_mattered_are_named(visitor, glyph_png) -> None:
     visitor.teach("g", "&")
-    visitor.post("/fit")
+    visitor.fit()
     held = {(number, one["name"]) for one in visitor.get("/workspace").json()["classes"] for number in one["photos"]}
     (told,) = visitor.photos("/predict", glyph_png("g", 7)).json()["predictions"]
     assert {(one["photo"], one["class_name"]) for one in told["influences"]} == held
@@ -72,36 +72,36 @@ def test_the_photos_that_mattered_are_named(visitor, glyph_png) -> None:
 
 def test_the_workspace_shows_rates_votes_and_whether_the_fit_is_fresh(visitor, glyph_png) -> None:
     numbers = visitor.teach("g", "&")
-    fitted = visitor.post("/fit").json()
+    fitted = visitor.fit()
     assert fitted["fresh"]
     assert fitted["classes"] == ["&", "g"]
     assert len(fitted["rates"]) == len(fitted["votes"]) > 1
     visitor.photos(f"/classes/{numbers['g']}/photos", glyph_png("g", 9))
     assert not visitor.get("/workspace").json()["model"]["fresh"]
-    assert visitor.post("/fit").json()["fresh"]
+    assert visitor.fit()["fresh"]
 
 
 def test_a_class_is_added_later_and_forgotten(visitor, glyph_png) -> None:
     numbers = visitor.teach("g", "&")
-    visitor.post("/fit")
+    visitor.fit()
     numbers |= visitor.teach("Ж")
-    visitor.post("/fit")
+    visitor.fit()
     (told,) = visitor.photos("/predict", glyph_png("Ж", 8)).json()["predictions"]
     assert told["label"] == "Ж"
     assert visitor.delete(f"/classes/{numbers['Ж']}").status_code == 204
     # What was learned from a forgotten class is gone at once.
     assert visitor.photos("/predict", glyph_png("Ж", 8)).status_code == 409
-    assert visitor.post("/fit").json()["classes"] == ["&", "g"]
+    assert visitor.fit()["classes"] == ["&", "g"]
 
 
 def test_a_photo_is_removed_and_the_fit_equals_one_without_it(visitor, glyph_png) -> None:
     numbers = visitor.teach("g", "&")
-    without = visitor.post("/fit").json()
+    without = visitor.fit()
     (extra,) = visitor.photos(f"/classes/{numbers['g']}/photos", glyph_png("Ж", 1)).json()["photos"]
-    assert visitor.post("/fit").json()["rates"] != without["rates"]
+    assert visitor.fit()["rates"] != without["rates"]
     assert visitor.delete(f"/classes/{numbers['g']}/photos/{extra}").status_code == 204
     assert visitor.get("/workspace").json()["model"] is None
-    assert visitor.post("/fit").json()["rates"] == without["rates"]
+    assert visitor.fit()["rates"] == without["rates"]
 
 
 def test_a_wrong_label_is_pointed_out(visitor) -> None:
@@ -109,7 +109,7 @@ def test_a_wrong_label_is_pointed_out(visitor) -> None:
     visitor.photos(f"/classes/{dark}/photos", *[speckled(50, seed) for seed in range(8)])
     visitor.photos(f"/classes/{light}/photos", *[speckled(200, seed) for seed in range(8)])
     (wrong,) = visitor.photos(f"/classes/{dark}/photos", speckled(200, 9)).json()["photos"]
-    doubts = visitor.post("/fit").json()["doubts"]
+    doubts = visitor.fit()["doubts"]
     assert [(doubt["photo"], doubt["looks_like"]) for doubt in doubts] == [(wrong, "light")]
 
 
@@ -126,7 +126,7 @@ def speckled(level: int, seed: int) -> bytes:
 def test_empty_classes_wait_until_they_have_photos(visitor) -> None:
     visitor.teach("g", "&")
     visitor.post("/classes", json={"name": "later"})
-    assert visitor.post("/fit").json()["classes"] == ["&", "g"]
+    assert visitor.fit()["classes"] == ["&", "g"]
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ def test_a_decoder_that_gives_up_in_its_own_way_is_a_sentence(visitor) -> None:
 
 def test_predictions_go_on_while_fits_are_made(visitor, glyph_png) -> None:
     visitor.teach(*CHARACTERS, shots=8)
-    first = visitor.post("/fit").json()
+    first = visitor.fit()
     asked = glyph_png("Ж", 9)
     expected = visitor.photos("/predict", asked).json()
     done = threading.Event()
 
     def fit_again() -> list[dict]:
-        found = [visitor.post("/fit").json() for _ in range(6)]
+        found = [visitor.fit() for _ in range(6)]
         done.set()
         return found
 

@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -46,7 +48,7 @@ def test_it_serves_real_features_and_stops_politely(glyph_png, tmp_path) -> None
                     number = client.post("/classes", json={"name": character}).json()["id"]
                     files = [("photos", ("a.png", glyph_png(character, place))) for place in range(2)]
                     assert client.post(f"/classes/{number}/photos", files=files).status_code == 201
-                assert client.post("/fit").status_code == 200
+                assert client.post("/fit", params={"wait": 60}).status_code == 200
                 asked = glyph_png("g", 5)
                 (told,) = client.post("/predict", files={"photos": asked}).json()["predictions"]
                 (tmp_path / "m.e3bm").write_bytes(client.get("/model").content)
@@ -58,3 +60,26 @@ def test_it_serves_real_features_and_stops_politely(glyph_png, tmp_path) -> None
     assert complaints == "e3bm: the server has stopped.\n"
     loaded = FewShotClassifier.load(tmp_path / "m.e3bm")
     assert told["probabilities"] == pytest.approx(loaded.predict(asked).probabilities, abs=1e-5)
+
+
+def test_beyond_loopback_a_token_is_printed_and_a_warning_without_one(monkeypatch, capsys) -> None:
+    """Nothing listens: that would be beyond loopback."""
+    from e3bm.serving import app, server
+
+    monkeypatch.delenv("E3BM_TOKEN", raising=False)
+    given, made = [], SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(workspace=Mock())))
+    monkeypatch.setattr(app, "create_app", lambda settings, classifier, token: given.append(token) or made)
+    monkeypatch.setattr(server, "serve", lambda made, settings, tell: tell(f"http://{settings.host}:8000/"))
+    monkeypatch.setattr("e3bm.fewshot.few_shot_classifier.FewShotClassifier.__init__", lambda self: None)
+    for words, told, warned in (
+        ([], False, False),
+        (["--host", "0.0.0.0"], True, False),
+        (["--host", "0.0.0.0", "--no-token"], False, True),
+    ):
+        assert main(["serve", *words]) == 0
+        out, err = capsys.readouterr()
+        token = given.pop()
+        assert ("The token is" in out) == told == (token is not None)
+        assert ("whoever reaches this address" in err) == warned
+        if token is not None:
+            assert f"http://0.0.0.0:8000/?token={token}" in out

@@ -119,7 +119,7 @@ def taught(serve_with):
     """Starts it, and writes the log where one was asked for."""
     with serve_with(most_classes=50, timeout=SLOWEST) as visitor:
         visitor.teach("g", "&")
-        visitor.post("/fit")
+        visitor.fit()
         found = Taught(visitor, visitor.get("/model").content)
         yield found
         assert visitor.get("/health").json()["status"] == "ok"

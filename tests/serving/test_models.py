@@ -18,7 +18,7 @@ def sent(visitor, content: bytes, name: str = "my.e3bm"):
 def model(visitor) -> bytes:
     """The download of a server with two classes."""
     visitor.teach("g", "&")
-    visitor.post("/fit")
+    visitor.fit()
     answer = visitor.get("/model")
     assert answer.headers["content-disposition"] == 'attachment; filename="model.e3bm"'
     return answer.content
@@ -51,7 +51,7 @@ def test_an_opened_model_is_asked_and_changed(visitor, model, glyph_png) -> None
     assert told["probabilities"] == expected
     assert {one["photo"] for one in told["influences"]} <= {n for one in state["classes"] for n in one["photos"]}
     visitor.teach("Ж")
-    assert visitor.post("/fit").json()["classes"] == ["&", "g", "Ж"]
+    assert visitor.fit()["classes"] == ["&", "g", "Ж"]
 
 
 def test_a_model_without_its_features_is_asked_only(visitor, model, glyph_png, quick) -> None:

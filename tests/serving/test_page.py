@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -91,7 +92,7 @@ def test_teach_fit_ask_change_download_and_open(opened, glyph_png, visitor, quic
     add_class(page, "ampersand", photos(glyph_png, "&", 0, 1, 2, 3))
     fit(page)
     expect(page.locator("#charts svg")).to_have_count(2)
-    expect(page.locator("#charts svg >> nth=0 >> rect")).to_have_count(len(visitor.post("/fit").json()["rates"]))
+    expect(page.locator("#charts svg >> nth=0 >> rect")).to_have_count(len(visitor.fit()["rates"]))
 
     drop(page, page.locator("#ask-drop .drop"), photos(glyph_png, "g", 8))
     answer = page.locator("#answers > li").first
@@ -234,6 +235,54 @@ def test_everything_by_keyboard(opened, glyph_png) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     expect(card(page, "ampersand")).to_be_visible()
+
+
+def test_a_fit_shows_how_far_it_is_and_is_cancelled(browser, serve_with, glyph_png) -> None:
+    with serve_with() as visitor:
+        workspace, random = visitor.service.workspace, np.random.default_rng(0)
+        for name in range(16):
+            made = workspace.create_class(f"class {name}")
+            rows = (random.normal(size=(50, 1280)) + 2 * random.normal(size=1280)).astype(np.float32)
+            workspace.add_photos(made.number, list(rows), workspace.snapshot)
+        context = browser.new_context(viewport={"width": 1200, "height": 900})
+        page, expect = context.new_page(), sync_api.expect
+        page.set_default_timeout(PATIENCE)
+        page.goto(str(visitor.base_url))
+        page.get_by_role("button", name="Fit").click()
+        expect(page.locator("#fit-state")).to_contain_text("leaving photos out")
+        expect(page.get_by_role("progressbar")).to_be_visible()
+        expect(page.get_by_role("button", name="Fit")).to_be_hidden()
+        # Another tab, or the same one after a reload, shows it too.
+        page.reload()
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("#fit-state")).to_contain_text("Cancelled; nothing has changed")
+        expect(page.get_by_role("progressbar")).to_be_hidden()
+        expect(page.get_by_role("button", name="Fit")).to_be_enabled()
+        assert visitor.get("/fit").json()["state"] == "cancelled"
+        context.close()
+
+
+def test_the_page_asks_for_the_token_once(browser, serve_with) -> None:
+    with serve_with(token="a-token-of-some-length") as visitor:
+        context = browser.new_context()
+        page, expect = context.new_page(), sync_api.expect
+        page.set_default_timeout(PATIENCE)
+        address = str(visitor.base_url).rstrip("/")
+        page.goto(f"{address}/")
+        page.get_by_label("The token").fill("another token")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_role("alert")).to_contain_text("not the token")
+        assert page.url == f"{address}/"
+        page.get_by_label("The token").fill("a-token-of-some-length")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_label("New class")).to_be_visible()
+        assert "token" not in page.url
+        page.get_by_label("New class").fill("letter g")
+        page.get_by_role("button", name="Add class").click()
+        expect(card(page, "letter g")).to_be_visible()
+        page.reload()
+        expect(card(page, "letter g")).to_be_visible()
+        context.close()
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(opened, glyph_png) -> None:

@@ -123,6 +123,7 @@ def check_image_size(images: Float[Tensor, "N C H W"], image_size: int) -> None:
 
 
 DEPTH = 4
+EGNN_SLOPE = 0.2  # of its leaky ReLU
 
 
 class Conv4(Backbone):
@@ -171,6 +172,44 @@ class Conv4(Backbone):
     def functional_pass(self) -> FunctionalConv4 | None:
         """The network as a function of its parameters, cheap to differentiate twice; None once layers were replaced."""
         return functional_conv4(self.blocks, image_size=self.image_size, strided=self.strided, average=self.average)
+
+
+class GrowingConv4(Backbone):
+    """EGNN's four convolutions of growing width: max-pooling and leaky ReLU, the second without padding; whole channels
+    are dropped after the last two in training."""
+
+    def __init__(self, widths: Sequence[int], *, channels: int, image_size: int, drops: tuple[float, float]) -> None:
+        side = ((image_size // 2 - 2) // 2) // 2 // 2
+        if side < 1:
+            raise SettingsError(f"EGNN's 4CONV needs 20 pixels or more, found {image_size}.")
+        super().__init__(channels=channels, feature_size=widths[-1] * side**2, feature_positions=side**2)
+        self.image_size = image_size
+        self.blocks = nn.ModuleList(
+            ConvNorm(inputs, outputs, slope=EGNN_SLOPE, padded=number != 1)
+            for number, (inputs, outputs) in enumerate(pairwise([channels, *widths]))
+        )
+        self.drops = nn.ModuleList([nn.Identity(), nn.Identity(), *(nn.Dropout2d(rate) for rate in drops)])
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        return self.maps(images).flatten(1)
+
+    def maps(self, images: Float[Tensor, "N C H W"], *, last_pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
+        """The last feature map, after its max-pooling or before it."""
+        check_image_size(images, self.image_size)
+        maps = channels_last(images)
+        for number, (block, drop) in enumerate(zip(self.blocks, self.drops, strict=True), 1):
+            maps = block(maps)
+            maps = drop(F.max_pool2d(maps, 2) if last_pooling or number < DEPTH else maps)
+        return maps
+
+
+@BACKBONES.register("conv4_egnn")
+def conv4_egnn(
+    *, width: float = 1.0, channels: int = 3, image_size: int = 84, drops: tuple[float, float] = (0.4, 0.5)
+) -> Backbone:
+    """The 4CONV of EGNN's authors, of 64-96-128-256 channels; ``drops`` are rates of its last two blocks."""
+    widths = [scaled(width, channel) for channel in (64, 96, 128, 256)]
+    return GrowingConv4(widths, channels=channels, image_size=image_size, drops=drops)
 
 
 @BACKBONES.register("conv4")

@@ -22,7 +22,7 @@ def channels_last(images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
 
 
 class ConvNorm(nn.Module):
-    """A convolution that keeps the size at stride 1, its BatchNorm, and (with a slope) a ReLU or leaky ReLU."""
+    """A convolution that keeps the size at stride 1 if padded, its BatchNorm, and with a slope a (leaky) ReLU."""
 
     def __init__(
         self,
@@ -33,9 +33,10 @@ class ConvNorm(nn.Module):
         stride: int = 1,
         bias: bool = False,
         slope: float | None = None,
+        padded: bool = True,
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=bias)
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2 if padded else 0, bias=bias)
         self.norm: nn.Module = TaskBatchNorm2d(outputs)
         self.slope = slope
 

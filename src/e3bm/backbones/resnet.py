@@ -1,10 +1,12 @@
-"""Residual networks of few-shot learning: ResNet-12 (MetaOptNet's), ResNet-18 and ResNet-25 (MTL's)."""
+"""Residual networks of few-shot learning: ResNet-12 (MetaOptNet's and CAN's), ResNet-18 and ResNet-25 (MTL's)."""
+
+from itertools import pairwise
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.backbones.base import BACKBONES, Backbone
+from e3bm.backbones.base import BACKBONES, Backbone, build
 from e3bm.backbones.layers import (
     ConvNorm,
     DropBlock,
@@ -14,7 +16,7 @@ from e3bm.backbones.layers import (
     initialise_residual,
     scaled,
 )
-from e3bm.errors import SettingsError
+from e3bm.errors import DataError, SettingsError
 
 LEAKY = 0.1
 
@@ -51,17 +53,44 @@ class BasicBlock(nn.Module):
         return activate(total.add_(self.shortcut(maps)))
 
 
-class ResNet(Backbone):
-    """A stem, residual blocks, and the mean over positions."""
+class StridedBlock(nn.Module):
+    """CAN's block: three convolutions, the second of stride 2, beside a 1x1 shortcut of stride 2, and ReLU."""
 
-    def __init__(self, stem: nn.Module, blocks: list[nn.Module], *, channels: int, feature_size: int) -> None:
-        super().__init__(channels=channels, feature_size=feature_size)
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            ConvNorm(inputs, outputs, slope=0.0),
+            ConvNorm(outputs, outputs, stride=2, slope=0.0),
+            ConvNorm(outputs, outputs),
+        )
+        self.shortcut = ConvNorm(inputs, outputs, kernel=1, stride=2)
+
+    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C2 H2 W2"]:
+        total: Tensor = self.residual(maps)
+        return activate(total.add_(self.shortcut(maps)))
+
+
+class ResNet(Backbone):
+    """A stem, residual blocks, and the mean over positions; with several ``positions`` they are kept side by side."""
+
+    def __init__(
+        self, stem: nn.Module, blocks: list[nn.Module], *, channels: int, feature_size: int, positions: int = 1
+    ) -> None:
+        super().__init__(channels=channels, feature_size=feature_size * positions, feature_positions=positions)
         self.stem = stem
         self.blocks = nn.Sequential(*blocks)
         initialise_residual(self)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        return self.maps(images).mean((2, 3))
+        maps = self.maps(images)
+        if self.feature_positions == 1:
+            return maps.mean((2, 3))
+        if maps[0, 0].numel() != self.feature_positions:
+            raise DataError(
+                f"This ResNet-12 keeps the {self.feature_positions} positions of its last map; images of "
+                f"{images.shape[2]} x {images.shape[3]} pixels give {maps[0, 0].numel()}. Build it with their size."
+            )
+        return maps.flatten(1)
 
     def maps(self, images: Float[Tensor, "N C H W"], *, last_pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
         """The last feature map; without ``last_pooling`` ResNet-12 gives it before its last max-pooling."""
@@ -82,8 +111,12 @@ def resnet12(
     dropout: float = 0.0,
     dropblock: float = 0.0,
     block_size: int = 5,
+    average: bool = True,
 ) -> Backbone:
-    """ResNet-12 of 64-160-320-640 channels; ``dropout`` acts in the first two blocks, ``dropblock`` in the last two."""
+    """ResNet-12 of 64-160-320-640 channels; ``dropout`` acts in the first two blocks, ``dropblock`` in the last two.
+
+    Not ``average``: all positions of the last map are features.
+    """
     if image_size < 16:
         raise SettingsError(f"ResNet-12 halves the image 4 times and needs 16 pixels or more, found {image_size}.")
     check_rate("dropout", dropout)
@@ -99,7 +132,23 @@ def resnet12(
         PooledBlock(inputs, outputs, drop)
         for inputs, outputs, drop in zip([channels, *widths[:-1]], widths, drops, strict=True)
     ]
-    return ResNet(nn.Identity(), blocks, channels=channels, feature_size=widths[-1])
+    positions = 1 if average else (image_size // 16) ** 2
+    return ResNet(nn.Identity(), blocks, channels=channels, feature_size=widths[-1], positions=positions)
+
+
+@BACKBONES.register("resnet12_flat")
+def resnet12_flat(*, width: float = 1.0, channels: int = 3, image_size: int = 84, drop: float = 0.1) -> Backbone:
+    """ResNet-12 as MetaOptNet was published with: not averaged, dropout and DropBlock of the rate ``drop``."""
+    drops = {"dropout": drop, "dropblock": drop, "block_size": 5 if image_size > 32 else 2}
+    return build("resnet12", width=width, channels=channels, image_size=image_size, average=False, **drops)
+
+
+@BACKBONES.register("resnet12_can")
+def resnet12_can(*, width: float = 1.0, channels: int = 3, image_size: int = 84) -> Backbone:
+    """CAN's ResNet-12: a 3x3 stem and blocks of 64-128-256-512 channels without pooling."""
+    first, *widths = (scaled(width, channel) for channel in (64, 64, 128, 256, 512))
+    blocks: list[nn.Module] = [StridedBlock(*sizes) for sizes in pairwise([first, *widths])]
+    return ResNet(ConvNorm(channels, first, slope=0.0), blocks, channels=channels, feature_size=widths[-1])
 
 
 @BACKBONES.register("resnet18")

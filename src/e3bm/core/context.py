@@ -262,6 +262,11 @@ class Stats:
     def size(self) -> int:
         return STATS_TRANSDUCTIVE if self.transductive else STATS_INDUCTIVE
 
+    @property
+    def seen(self) -> int:
+        """How many of them are seen anew at every epoch; the others are fixed for the task."""
+        return self.size - 2
+
     def bind(
         self, basis: Basis, rows: Float[Tensor, "G R C"], constant: Float[Tensor, "G T R"], detach: bool
     ) -> SharedReading:

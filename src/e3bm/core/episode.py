@@ -15,11 +15,14 @@ class EpisodeSpec:
     """How many classes, labelled examples and queries an episode has.
 
     ``shots`` is a number, or a range ``(low, high)`` from which every class draws its own (uneven shots).
+    ``query_shares`` is the a of the Dirichlet(a) distribution by which the classes of an episode share its queries, the
+    larger the more evenly; None: every class has the same number.
     """
 
     ways: int = 5
     shots: int | tuple[int, int] = 1
     queries: int = 15
+    query_shares: int | None = None
 
     def __post_init__(self) -> None:
         low, high = self.shot_range
@@ -31,10 +34,19 @@ class EpisodeSpec:
             )
         if self.queries < 1:
             raise SettingsError(f"An episode needs at least 1 query per class, found {self.queries}.")
+        if self.query_shares is not None and self.query_shares < 1:
+            raise SettingsError(
+                f"Classes share queries by Dirichlet(a) with a whole number a of 1 or more, found {self.query_shares}."
+            )
 
     @property
     def shot_range(self) -> tuple[int, int]:
         return (self.shots, self.shots) if isinstance(self.shots, int) else self.shots
+
+    @property
+    def most_queries(self) -> int:
+        """How many queries one class may have: its own number, or all of the episode where shares are drawn."""
+        return self.queries if self.query_shares is None else self.ways * self.queries
 
 
 @dataclass(frozen=True)

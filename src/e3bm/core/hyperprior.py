@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from e3bm.core.context import Basis, Context, Observation, Reading
+from e3bm.core.familiarity import Familiarity
 from e3bm.core.schedules import AFFINE_MIXINGS, MIXINGS, SCALED, Schedule
 from e3bm.errors import SettingsError
 
@@ -201,6 +202,7 @@ class BoundHyperprior:
     generated: tuple[bool, bool]
     scaled: bool
     constrained: tuple[bool, bool]
+    familiarity: Familiarity | None = None
 
     def see(self, observation: Observation) -> Tensor | None:
         """What is read of an epoch, before its update."""
@@ -215,29 +217,59 @@ class BoundHyperprior:
             assert seen is not None
             values, memory = self.generator.value(epoch, seen, memory)
             found = values.unbind(-1)
-        rate = self._rate(self._base_rates[epoch], found)
-        return rate, None if self.silent[epoch] else self._weight(self._base_weights[epoch], found), memory
+            self._look(epoch, seen)
+        rate = self._rate(self._base_rates[epoch], found, epoch)
+        return rate, None if self.silent[epoch] else self._weight(self._base_weights[epoch], found, epoch), memory
 
     def all_epochs(self, seen: Sequence[Tensor | None]) -> tuple[Float[Tensor, "T M"], Float[Tensor, "T M"]]:
         """Rates and weights of all epochs at once, of what was seen of them."""
         found: tuple[Tensor, ...] = ()
         if self.generator is not None:
-            found = self.generator.values(torch.stack([each for each in seen if each is not None])).unbind(-1)
+            every = [each for each in seen if each is not None]
+            found = self.generator.values(torch.stack(every)).unbind(-1)
+            self._look(0, every[0])
         return self._rate(self.rates.unsqueeze(-1), found).mT, self._weight(self.weights.unsqueeze(-1), found).mT
 
-    def _rate(self, base: Tensor, found: tuple[Tensor, ...]) -> Float[Tensor, "*M T"]:
+    def _look(self, epoch: int, seen: Tensor) -> None:
+        """Before the first update: how much these tasks are like those of training."""
+        if epoch == 0 and self.familiarity is not None:
+            self._trust[:] = [self.familiarity(seen)]
+
+    def _bounded(self, difference: Float[Tensor, "*M T"]) -> Float[Tensor, "*M T"]:
+        """Delta, less of it where tasks are unlike those of training."""
+        return difference if self.familiarity is None else self._trust[0] * difference
+
+    def _trusted(self, value: Tensor, which: int, epoch: int | None) -> Tensor:
+        """The value, or one between it and the fixed one where tasks are unlike those of training."""
+        if self.familiarity is None or not self.familiarity.known:
+            return value
+        fixed = (self.familiarity.rates, self.familiarity.weights)[which].to(value.dtype)
+        fixed = fixed.unsqueeze(-1) if epoch is None else fixed[epoch]
+        return fixed + self._trust[0] * (value - fixed)
+
+    def _rate(self, base: Tensor, found: tuple[Tensor, ...], epoch: int | None = None) -> Float[Tensor, "*M T"]:
         if self.generated[0]:
-            base = base * found[0].exp() if self.scaled else found[0]
+            # The exponent is bounded before it is raised: far away it may be anything.
+            base = (
+                self._trusted(base, 0, epoch) * self._bounded(found[0]).exp()
+                if self.scaled
+                else self._trusted(found[0], 0, epoch)
+            )
         return self._finish(base, 0)
 
-    def _weight(self, base: Tensor, found: tuple[Tensor, ...]) -> Float[Tensor, "*M T"]:
-        return self._finish(found[-1] if self.generated[1] else base, 1)
+    def _weight(self, base: Tensor, found: tuple[Tensor, ...], epoch: int | None = None) -> Float[Tensor, "*M T"]:
+        return self._finish(self._trusted(found[-1], 1, epoch) if self.generated[1] else base, 1)
 
     def _finish(self, value: Tensor, which: int) -> Float[Tensor, "*M T"]:
         if self.constrained[which]:
             # Straight through: the value is clamped, its gradient is not, so that a start at 0 or 1 can move.
             value = value + (value.clamp(CONSTRAINT_MARGIN, 1 - CONSTRAINT_MARGIN) - value).detach()
         return value if self.generated[which] else value.expand(*value.shape[:-1], self.tasks)
+
+    @cached_property
+    def _trust(self) -> list[Tensor]:
+        """The trust in each task, once the first epoch was seen."""
+        return []
 
     @cached_property
     def _base_rates(self) -> tuple[Tensor, ...]:
@@ -260,8 +292,12 @@ class Hyperprior(nn.Module):
         mixing: str = "scaled",
         fractions: tuple[float, float] = (1e-4, 1e-4),
         constrained: bool = False,
+        familiarity: Familiarity | None = None,
     ) -> None:
-        """``fractions`` are lambda_1 and lambda_2 of Eq. 12; ``constrained`` keeps trained values inside (0, 1)."""
+        """``fractions`` are lambda_1 and lambda_2 of Eq. 12; ``constrained`` keeps trained values inside (0, 1).
+
+        ``familiarity`` takes generated values back to those before training on tasks unlike those of training.
+        """
         super().__init__()
         if mixing not in MIXINGS:
             raise SettingsError(f"There is no mixing rule '{mixing}'; known: {', '.join(MIXINGS)}.")
@@ -269,6 +305,7 @@ class Hyperprior(nn.Module):
             raise SettingsError("A generator is needed exactly when the rate or the weight schedule is generated.")
         self.rate, self.weight, self.generator = rate, weight, generator
         self.mixing, self.fractions, self.constrained = mixing, fractions, constrained
+        self.familiarity = familiarity
 
     def bind(self, basis: Basis, epochs: int) -> BoundHyperprior:
         """See a batch of tasks once."""
@@ -282,8 +319,9 @@ class Hyperprior(nn.Module):
             if self.generator is None
             else self.generator.bind(basis, epochs, self._line(rates, weights)),
             generated=(self.rate.generated, self.weight.generated),
-            scaled=self.mixing == SCALED,
+            scaled=self.mixing not in AFFINE_MIXINGS,
             constrained=(self.constrained and self.rate.trained, self.constrained and self.weight.trained),
+            familiarity=self.familiarity,
         )
 
     def parameter_kinds(self) -> dict[str, list[nn.Parameter]]:
@@ -303,11 +341,11 @@ class Hyperprior(nn.Module):
         for base, schedule, fraction in zip((rates, weights), (self.rate, self.weight), self.fractions, strict=True):
             if not schedule.generated:
                 continue
-            if self.mixing != SCALED:
+            if self.mixing in AFFINE_MIXINGS:
                 of_base, of_delta = AFFINE_MIXINGS[self.mixing](fraction)
                 pairs.append((of_base * base, torch.full_like(base, of_delta)))
             elif base is weights:
-                pairs.append((base, base))
+                pairs.append((base, base if self.mixing == SCALED else torch.ones_like(base)))
             else:
                 pairs.append((torch.zeros_like(base), torch.ones_like(base)))
         offsets, slopes = zip(*pairs, strict=True)

@@ -23,7 +23,9 @@ AFFINE_MIXINGS: dict[str, Callable[[float], tuple[float, float]]] = {
 }
 # Ours: alpha = alpha' exp(Delta), v = v' (1 + Delta). Delta = 0 is exactly the base value, and a rate keeps its sign.
 SCALED = "scaled"
-MIXINGS = (*AFFINE_MIXINGS, SCALED)
+# Ours where v' is zero for some epochs, which a factor could never change: alpha = alpha' exp(Delta), v = v' + Delta.
+SHIFTED = "shifted"
+MIXINGS = (*AFFINE_MIXINGS, SCALED, SHIFTED)
 
 
 @runtime_checkable

@@ -163,6 +163,11 @@ def split_of_each(classes_of: Mapping[str, str | Mapping[str, str]]) -> dict[str
     return found
 
 
+def family_of_each(members: Mapping[str, str]) -> dict[str, str]:
+    """The family of each class, from lists of class names separated by spaces, by family."""
+    return {name: family for family, names in members.items() for name in names.split()}
+
+
 def divide_by_seed(
     class_names: Sequence[str], seed: int, fractions: Sequence[float] = DEFAULT_FRACTIONS
 ) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """E3BMClassifier: the few-shot classifier of features as a scikit-learn estimator."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,7 +21,8 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     """A classifier for few labels: an ensemble of epochs whose rates and votes a meta-trained hyperprior sets.
 
     Any number of classes, any and uneven numbers of examples; classes count the same whatever their numbers. There is
-    nothing random in it and nothing to tune.
+    nothing random in it and nothing to tune. Threads may share one: a fit takes its place in one step, and a prediction
+    uses the fit that it began with.
 
     Parameters
     ----------
@@ -60,6 +61,13 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def fit(self, X: Any, y: Any) -> "E3BMClassifier":
         """Adapt the prior to labelled rows."""
+        # Built aside and swapped in one step: another thread may be predicting.
+        fresh = self._sharing(dict(self.__dict__))
+        fresh._fit(X, y)
+        self.__dict__ = fresh.__dict__
+        return self
+
+    def _fit(self, X: Any, y: Any) -> None:
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -72,23 +80,22 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.temperature_ = fitted.temperature
         self.rates_, self.votes_ = fitted.ensemble.rates.numpy(), fitted.ensemble.votes.numpy()
         self.suspicious_ = np.array([one.position for one in fitted.suspicions], dtype=np.int64)
-        return self
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Calibrated scores; for two classes their difference, as scikit-learn has it."""
-        rows = self._rows(X)
-        scores = self.head_.scores(rows)
+        now, rows = self._now(X)
+        scores = now.head_.scores(rows)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities, a column for each of ``classes_``."""
-        rows = self._rows(X)
-        return self.head_.probabilities(rows)
+        now, rows = self._now(X)
+        return now.head_.probabilities(rows)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of every row."""
-        rows = self._rows(X)
-        chosen: np.ndarray = self.classes_[self.head_.scores(rows).argmax(1)]
+        now, rows = self._now(X)
+        chosen: np.ndarray = now.classes_[now.head_.scores(rows).argmax(1)]
         return chosen
 
     def details(self, X: Any, coverage: float | None = None) -> dict[str, np.ndarray]:
@@ -97,9 +104,9 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         With a ``coverage`` there is also ``prediction_set``: the classes in each row's set by number, the most probable
         first, then -1.
         """
-        rows = self._rows(X)
-        found = column_arrays(self.head_.predict(rows, coverage))
-        return {**found, "label": self.classes_[found["label"]]}
+        now, rows = self._now(X)
+        found = column_arrays(now.head_.predict(rows, coverage))
+        return {**found, "label": now.classes_[found["label"]]}
 
     def unknown(self, X: Any) -> np.ndarray:
         """True where a row looks like none of the classes."""
@@ -111,10 +118,18 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def prediction_sets(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Which classes (columns) each row's set holds, so that the right one is inside in this share of cases."""
-        rows = self._rows(X)
-        return self.head_.sets(rows, coverage)
+        now, rows = self._now(X)
+        return now.head_.sets(rows, coverage)
 
-    def _rows(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        rows: np.ndarray = validate_data(self, X, dtype=np.float64, reset=False)
-        return rows
+    def _now(self, X: Any) -> tuple[Self, np.ndarray]:
+        """The estimator as it is at this moment, whatever is fitted meanwhile, and the rows as it takes them."""
+        now = self._sharing(self.__dict__)
+        check_is_fitted(now)
+        rows: np.ndarray = validate_data(now, X, dtype=np.float64, reset=False)
+        return now, rows
+
+    def _sharing(self, attributes: dict[str, Any]) -> Self:
+        """An estimator of this kind with these attributes, which it does not copy."""
+        other = object.__new__(type(self))
+        other.__dict__ = attributes
+        return other

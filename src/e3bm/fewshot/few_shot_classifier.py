@@ -7,24 +7,25 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float, Float32
 
-from e3bm.data.read.photos import Photo, UnusedFile, as_photos, unused_sentences
+from e3bm.data.read.photos import Photo, UnusedFile, as_photos
 from e3bm.errors import DataError
 from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.extractor import FeatureExtractor
-from e3bm.fewshot.fitted_head import FitOptions, fit_head
-from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto
+from e3bm.fewshot.fitted_head import FitOptions
+from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, read_model, save_model
 from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.read_photos import Source, list_photos, open_photos, read_shots
-from e3bm.fewshot.support_set import Shots, SupportSet, feature_shots
+from e3bm.fewshot.support_set import Shots, feature_shots
 from e3bm.progress import Progress
 
 
 class FewShotClassifier:
     """Classifies photos after a few examples of each class; the backbone is never trained.
 
-    A photo is a path, bytes, a Pillow image, or an array or tensor of uint8 with channels last.
+    A photo is a path, bytes, a Pillow image, or an array or tensor of uint8 with channels last. Threads may share one:
+    a fit builds everything anew and takes its place in one step, and a prediction uses the fit that it began with.
     """
 
     def __init__(
@@ -112,8 +113,9 @@ class FewShotClassifier:
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
-        found = self.predict(as_photos(photos)[0])
-        return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(self.classes))
+        fitted, some = self.fitted, as_photos(photos)[0]
+        found = fitted.predict(self.extractor(some)) if some else []
+        return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(fitted.classes))
 
     def influences(self, photo: Photo) -> tuple[Influence, ...]:
         """How much each labelled photo counts for the class that is predicted, or against it, the largest first."""
@@ -165,8 +167,20 @@ class FewShotClassifier:
             calibrate=options.calibrated,
             prior=prior,
         )
-        model._fitted = fitted
-        return model
+        return model.with_fit(fitted)
+
+    def with_fit(self, fitted: FittedModel | None) -> "FewShotClassifier":
+        """Another classifier with the same backbone and options, and this fit or none."""
+        options = self.options
+        other = type(self)(
+            self.extractor,
+            unit_length=options.unit_length,
+            recall=options.recall,
+            calibrate=options.calibrated,
+            prior=self.prior_path,
+        )
+        other._fitted = fitted
+        return other
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -176,7 +190,8 @@ class FewShotClassifier:
     @property
     def counts(self) -> dict[str, int]:
         """How many photos each class was learned from."""
-        return dict(zip(self.classes, self.fitted.head.counts, strict=True))
+        fitted = self.fitted
+        return dict(zip(fitted.classes, fitted.head.counts, strict=True))
 
     @property
     def rates(self) -> Float[np.ndarray, " M"]:
@@ -206,17 +221,7 @@ class FewShotClassifier:
     def _refit(
         self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()
     ) -> "FewShotClassifier":
-        support, prior = SupportSet.of(shots), load_prior(self.prior_path)
-        found = fit_head(prior, support.features, support.labels, len(support.classes), self.options)
-        self._fitted = FittedModel(
-            support.classes,
-            found,
-            support,
-            prior.digest,
-            self.prior_path is not None,
-            (*notes, *unused_sentences(unused), *support.notes()),
-            unused,
-        )
+        self._fitted = fit_model(shots, self.options, self.prior_path, notes=notes, unused=unused)
         return self
 
     @property

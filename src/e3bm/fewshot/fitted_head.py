@@ -11,6 +11,7 @@ from torch import Tensor
 
 from e3bm.core.context import TINY
 from e3bm.errors import DataError, SettingsError
+from e3bm.fewshot.forking import survive_forks
 from e3bm.fewshot.prior.canonical import canonical_array
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead, fit_ensemble_head, working_precision
 from e3bm.fewshot.prior.file import FewShotPrior
@@ -24,7 +25,9 @@ from e3bm.fewshot.trust import (
     known_threshold,
     suspicious_labels,
 )
+from e3bm.progress import Progress
 
+survive_forks()
 ROWS_AT_ONCE = 4096
 MOST_TOGETHER = 2000
 
@@ -138,6 +141,7 @@ def fit_head(
     labels: Int64[np.ndarray, " S"],
     ways: int,
     options: FitOptions,
+    progress: Progress | None = None,
 ) -> FittedHead:
     """Adapt a prior to a support set. The order of the examples does not matter, to the last bit."""
     _check_support(features, labels, ways)
@@ -147,7 +151,9 @@ def fit_head(
     learner, trust = prior.learner(support.dtype), prior.trust
     ensemble = fit_ensemble_head(learner, support, targets, ways, unit_length=options.unit_length)
     held_out = (
-        leave_one_out(learner, support, targets, ways, unit_length=options.unit_length) if options.calibrated else None
+        leave_one_out(learner, support, targets, ways, unit_length=options.unit_length, progress=progress)
+        if options.calibrated
+        else None
     )
     counts = np.bincount(labels, minlength=ways)
     shots = float(np.exp(np.log(counts).mean()))

@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from e3bm.data.read.photos import UnusedFile
+from e3bm.data.read.photos import UnusedFile, unused_sentences
 from e3bm.errors import DataError
-from e3bm.fewshot.fitted_head import FittedHead
+from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prediction import Prediction, prediction_records
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
-from e3bm.fewshot.prior.file import FewShotPrior
+from e3bm.fewshot.prior.file import FewShotPrior, load_prior
 from e3bm.fewshot.support_set import Shots, SupportSet, feature_table
+from e3bm.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,22 @@ class FittedModel:
                 f"so it cannot {purpose}; fit it again from the photos."
             )
         return self.support
+
+
+def fit_model(
+    shots: Mapping[str, Shots],
+    options: FitOptions,
+    prior_path: Path | None = None,
+    *,
+    notes: tuple[str, ...] = (),
+    unused: tuple[UnusedFile, ...] = (),
+    progress: Progress | None = None,
+) -> FittedModel:
+    """Fit the labelled features of every class; ``notes`` and ``unused`` tell of the photos they came from."""
+    support, prior = SupportSet.of(shots), load_prior(prior_path)
+    head = fit_head(prior, support.features, support.labels, len(support.classes), options, progress)
+    said = (*notes, *unused_sentences(unused), *support.notes())
+    return FittedModel(support.classes, head, support, prior.digest, prior_path is not None, said, unused)
 
 
 def _support_coefficients(head: EnsembleHead, support: Float[Tensor, "S D"]) -> Float[Tensor, "W S"]:

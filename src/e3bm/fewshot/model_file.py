@@ -62,8 +62,13 @@ def check_target(path: Path, *, replace: bool = True) -> None:
         raise CheckpointError(f"{path} exists already; give another name with --out, or --force to replace it.")
 
 
-def model_bytes(extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool) -> bytes:
-    """The content of the file; the same model has the same bytes."""
+def model_bytes(
+    extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool, keep_backbone: bool = True
+) -> bytes:
+    """The content of the file; the same model has the same bytes.
+
+    Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``.
+    """
     head = fitted.head
     about = {
         "format": FORMAT,
@@ -86,7 +91,7 @@ def model_bytes(extractor: FeatureExtractor, fitted: FittedModel, *, keep_suppor
     tensors["misfits"] = torch.from_numpy(head.misfits)
     if keep_support and fitted.support is not None:
         tensors["support.features"] = torch.from_numpy(fitted.support.features)
-    if extractor.origin.kind in WITH_WEIGHTS:
+    if keep_backbone and extractor.origin.kind in WITH_WEIGHTS:
         tensors |= {f"backbone.{name}": value for name, value in extractor.network.state_dict().items()}
     # Copies: safetensors refuses tensors that share memory.
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}

@@ -25,6 +25,7 @@ class LaplacianShotSettings(MethodSettings):
     """LaplacianShot: nearest means, with near queries asked to agree."""
 
     title = "LaplacianShot"
+    any_features = True
     transductive = True
 
     name: Literal["laplacian_shot"] = "laplacian_shot"

@@ -24,6 +24,7 @@ class RidgeRegressionSettings(MethodSettings):
     """Ridge regression on the features of each task."""
 
     title = "ridge regression"
+    any_features = True
 
     name: Literal["ridge_regression"] = "ridge_regression"
     penalty: float = Field(default=1.0, gt=0)
@@ -38,6 +39,7 @@ class LogisticRegressionSettings(MethodSettings):
     """Logistic regression on the features of each task."""
 
     title = "logistic regression"
+    any_features = True
 
     name: Literal["logistic_regression"] = "logistic_regression"
     inverse_penalty: float = Field(default=1.0, gt=0)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import SettingsError
@@ -22,6 +22,7 @@ class MapRoundsSettings(InnerLoopSettings):
     """MAP without balance: rounds of soft assignment on features centred on their task."""
 
     title = "MAP"
+    any_features = True
     transductive = True
 
     name: Literal["map_rounds"] = "map_rounds"
@@ -32,7 +33,9 @@ class MapRoundsSettings(InnerLoopSettings):
     order: Literal["second"] = "second"
     """Rounds are not gradients: the outer loop always sees all of them."""
     scale: float = Field(default=10.0, gt=0)
-    """Factor on the squared distances."""
+    """Factor on the squared distances, or its start."""
+    learned_scale: bool = False
+    """Whether the factor is trained, on a logarithmic scale."""
 
 
 @METHODS.register("map_rounds")
@@ -42,21 +45,24 @@ class MapRounds(InnerLoopMethod):
     settings = MapRoundsSettings
     scale: Tensor
 
-    def __init__(self, encoder: Encoder, *, scale: float = 10.0) -> None:
+    def __init__(self, encoder: Encoder, *, scale: float = 10.0, learned_scale: bool = False) -> None:
         super().__init__()
         if not scale > 0:
             raise SettingsError(f"The scale of MAP's distances must be positive, found {scale}.")
         self.encoder = encoder
         self.register_buffer("scale", torch.tensor(float(scale)))
+        # What training changes is a factor's logarithm: at zero the scale is exactly that of the settings.
+        self.log_factor = nn.Parameter(torch.tensor(0.0)) if learned_scale else None
 
     @classmethod
     def from_settings(cls, settings: MapRoundsSettings, parts: Parts) -> "MapRounds":
-        return cls(parts.encoder, scale=settings.scale)
+        return cls(parts.encoder, scale=settings.scale, learned_scale=settings.learned_scale)
 
     def begin(self, batch: TaskBatch) -> PrototypeRounds:
         support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
         support, query = centred_on_task(unit(support), unit(query), batch.mask)
-        return PrototypeRounds(support, query, batch.support_labels, batch.mask, batch.ways, scale=self.scale)
+        scale = self.scale if self.log_factor is None else self.scale * self.log_factor.exp()
+        return PrototypeRounds(support, query, batch.support_labels, batch.mask, batch.ways, scale=scale)
 
 
 def centred_on_task(

@@ -20,6 +20,7 @@ class MetaOptNetDescentSettings(InnerLoopSettings):
     """MetaOptNet's ridge regression by gradient descent."""
 
     title = "MetaOptNet (descent)"
+    any_features = True
 
     name: Literal["meta_opt_net_descent"] = "meta_opt_net_descent"
     rate: float = Field(default=0.1, gt=0)

@@ -31,6 +31,11 @@ class MtlSettings(InnerLoopSettings):
     feature_length: float | None = Field(default=None, gt=0)
     """Linear head: scale every feature vector to this length; unset: as the backbone gives them."""
 
+    @property
+    def tied_to_features(self) -> str | None:
+        start = "the learned start of MTL's head belongs to the features of one backbone; set method.start to prototype"
+        return None if self.start == "prototype" else start
+
 
 @METHODS.register("mtl")
 class Mtl(InnerLoopMethod):

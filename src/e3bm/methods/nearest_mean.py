@@ -18,6 +18,7 @@ class NearestMeanSettings(MethodSettings):
     """The nearest class mean: what features are worth by themselves."""
 
     title = "nearest class mean"
+    any_features = True
 
     name: Literal["nearest_mean"] = "nearest_mean"
     scale: float = Field(default=10.0, gt=0)

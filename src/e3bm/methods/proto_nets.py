@@ -19,6 +19,7 @@ class ProtoNetsSettings(MethodSettings):
     """ProtoNets: a query belongs to the nearest class mean."""
 
     title = "ProtoNets"
+    any_features = True
 
     name: Literal["proto_nets"] = "proto_nets"
     scale: float = Field(default=1.0, gt=0)

@@ -25,6 +25,7 @@ class PtMapSettings(InnerLoopSettings):
     """PT+MAP: power transform and rounds with balanced transport."""
 
     title = "PT+MAP"
+    any_features = True
     transductive = True
 
     name: Literal["pt_map"] = "pt_map"

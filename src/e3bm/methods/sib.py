@@ -34,6 +34,13 @@ class SibSettings(InnerLoopSettings):
     """The synthetic-gradient network: as published, or one that serves any number of ways."""
     gradient_net_rate: float = Field(default=1e-3, ge=0)
     """Learning rate of the synthetic-gradient network."""
+    feature_weight: bool = True
+    """Whether a learned factor scales every feature of the class means at the start, as published."""
+
+    @property
+    def tied_to_features(self) -> str | None:
+        weight = "SIB's learned factors belong to the features of one backbone; set method.feature_weight off"
+        return weight if self.feature_weight else None
 
     def learning_rates(self) -> dict[str, float]:
         return {"gradient_net": self.gradient_net_rate}
@@ -70,6 +77,7 @@ class Sib(InnerLoopMethod):
             parts.encoder,
             ways=parts.ways,
             gradient_net=settings.gradient_net,
+            feature_weight=settings.feature_weight,
             second_order=settings.order == "second",
         )
 

@@ -20,6 +20,7 @@ class SoftKMeansSettings(InnerLoopSettings):
     """Soft k-means: class means refined by the queries."""
 
     title = "soft k-means"
+    any_features = True
     transductive = True
 
     name: Literal["soft_k_means"] = "soft_k_means"

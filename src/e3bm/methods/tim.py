@@ -22,6 +22,7 @@ class TimSettings(InnerLoopSettings):
     """TIM: prototypes that make predictions sure and classes even."""
 
     title = "TIM"
+    any_features = True
     transductive = True
 
     name: Literal["tim"] = "tim"

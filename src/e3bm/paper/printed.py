@@ -13,7 +13,7 @@ from e3bm.runs.folder.run import finite
 
 COLUMNS = (
     "Method", "Backbone", "Data", "Task", "Paper %", "Published code %", "Ours %", "Difference", "Our backbone",
-    "Seeds", "Episodes", "Budget", "Run",
+    "Seeds", "Episodes", "Budget", "Beside the published recipe", "Run",
 )  # fmt: skip
 COST_COLUMNS = (
     "Method", "Backbone", "Paper, k parameters", "Ours, k parameters", "Paper, minutes", "Paper, +time %",
@@ -87,7 +87,7 @@ def cells_of(row: Row) -> tuple[Cell, ...]:
     difference = NONE
     if result and result.paired_difference is not None and result.paired_ci is not None:
         difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}" + " *" * result.excludes_zero
-    method = row.method + (f" ({row.paper_hyperprior})" if "+" in row.method else "")
+    method = row.method + (f" ({row.paper_hyperprior})" if row.method.endswith("+E3BM") else "")
     words = {"frozen": ", frozen", "scale_shift": ", scaled", "full_pretrained": ", pre-trained"}
     return (
         Cell(method + " †" * bool(result and result.transductive_batchnorm)),
@@ -102,6 +102,7 @@ def cells_of(row: Row) -> tuple[Cell, ...]:
         Cell(", ".join(map(str, row.ours.seeds)) if row.ours else NONE),
         Cell(f"{result.episodes:,} x Q={result.queries} ({result.episodes_hash[:8]})" if result else NONE),
         Cell(row.ours.budget if row.ours else NONE),
+        Cell((row.ours.distance if row.ours else None) or NONE),
         Cell(_common(row.ours.runs) if row.ours else NONE),
     )
 

@@ -9,7 +9,7 @@ from typing import Literal
 from e3bm.errors import SettingsError
 from e3bm.interruption import Interrupted, time_is_over, time_limit
 from e3bm.paper.ablate import PLAIN, arm_title
-from e3bm.paper.presets import ABLATIONS, LEARNED_BY, Preset, ablation_settings, find_preset
+from e3bm.paper.presets import ABLATIONS, LEARNED_BY, Preset, ablation_settings, find_preset, presets
 from e3bm.paper.tables import PaperRow
 from e3bm.progress import Progress
 from e3bm.runs.evaluation.ensemble import make_ensemble
@@ -27,7 +27,13 @@ from e3bm.runs.training.train_many import Job, train_many
 Scale = Literal["small", "small-whitened", "small-pretrained", "small-scaled", "paper"]
 VARIANTS = {"whitened": ("mtl", "sib"), "pretrained": ("maml",), "scaled": ("mtl",)}
 KEPT = "kept"  # inside the folder of runs: backbones that came out of the results
-BACKBONE_NAMES = {"4CONV": "conv4", "ResNet-12": "resnet12", "ResNet-25": "resnet25", "WRN-28-10": "wrn28_10"}
+BACKBONE_NAMES = {
+    "4CONV": "conv4",
+    "ResNet-12": "resnet12",
+    "ResNet-18": "resnet18",
+    "ResNet-25": "resnet25",
+    "WRN-28-10": "wrn28_10",
+}
 
 
 @dataclass(frozen=True)
@@ -93,14 +99,15 @@ def preset_name(row: PaperRow, scale: Scale) -> str:
         raise SettingsError(
             f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which needs days."
         )
-    if variant and (row.method.startswith("5x") or row.base_method not in VARIANTS[variant]):
+    word = row.system.preset
+    if variant and word not in VARIANTS[variant]:
         known = " and ".join(name.upper() for name in VARIANTS[variant])
         raise SettingsError(f"--scale {scale} is for {known}, not for {row.method}; name a row with --row.")
-    place = f"{BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
-    if row.method.startswith("5x"):
-        return f"{scale}-5x{row.base_method}-{place}-{row.shots}shot"
-    method = f"{row.base_method}-{variant}" if variant else row.base_method
-    return f"{size}-{method}-{place}-{row.shots}shot-{row.kind}"
+    place = f"{row.system.backbone or BACKBONE_NAMES[row.backbone]}-{row.dataset}" if scale == "paper" else row.dataset
+    several = "5x" if row.method.startswith("5x") else ""
+    name = f"{size}-{several}{word}{f'-{variant}' if variant else ''}-{place}-{row.shots}shot"
+    # Presets of several seeds and of methods without an inner loop have no kinds of hyperprior.
+    return name if name in presets() else f"{name}-{row.kind}"
 
 
 def studied_arms() -> tuple[str, ...]:
@@ -195,9 +202,9 @@ def _test_and_keep(
     """Everything of one test protocol together, so that differences are paired."""
     protocols: dict[TestSettings, list[Path]] = {}
     for part in parts:
-        shots = {"ways": 5, "shots": part.preset.train.episode.shots, "queries": part.preset.test.queries or 15}
-        episodes = effort.episodes or part.preset.test.episodes
-        runs = protocols.setdefault(part.preset.test.but(episodes=episodes, **shots), [])
+        test = part.preset.test
+        shots = {"ways": 5, "shots": test.shots or part.preset.train.episode.shots, "queries": test.queries or 15}
+        runs = protocols.setdefault(test.but(episodes=effort.episodes or test.count, **shots), [])
         folders = [job.folder for job in _jobs(part, backbones, effort) if job.folder in ready]
         if part.preset.members > 1 and len(folders) == part.preset.members:
             folders.append(make_ensemble(folders, effort.runs / part.folder / part.name).path)

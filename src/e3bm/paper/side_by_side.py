@@ -1,11 +1,13 @@
 """A printed number and what we reached: which of our runs stands beside which row, and what is said of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from e3bm.paper.ablate import PLAIN, arm_of
-from e3bm.paper.tables import PaperRow, paper_rows
+from e3bm.paper.presets import Preset, presets
+from e3bm.paper.run_missing import BACKBONE_NAMES
+from e3bm.paper.tables import PAPER_DATASETS, PaperRow, paper_rows
 from e3bm.runs.folder.run import EnsembleSettings, Run, duration
 from e3bm.runs.kept.entries import Entry, baseline_entry
 from e3bm.runs.result import Result
@@ -14,10 +16,12 @@ from e3bm.runs.system import kind_of
 
 BACKBONES = {
     "4CONV": ("conv4",),
-    "ResNet-12": ("resnet12",),
+    "ResNet-12": ("resnet12", "resnet12_flat", "resnet12_can", "resnet12_tadam"),
+    "ResNet-18": ("resnet18",),
     "ResNet-25": ("resnet25",),
     "WRN-28-10": ("wrn28_10_sib", "wrn28_10"),
 }
+OWN_PIXELS = {"miniimagenet": 84, "tieredimagenet": 84, "fc100": 32}
 # Of our result, under the same names in JSON.
 LABELS = (
     "paired_with", "paired_difference", "paired_ci", "episodes", "episodes_hash", "seed", "seed_std", "queries",
@@ -37,6 +41,8 @@ class Ours:
     runs: tuple[str, ...]
     train_seconds: float
     command: str | None
+    distance: str | None = None
+    """How far its backbone, images and training are from the published ones, in words."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class Row:
             "our_backbone": result.get("backbone"),
             "budget": our.budget if our else None,
             "adapted": our.adapted if our else None,
+            "distance": our.distance if our else None,
             "run": ", ".join(our.runs) if our else None,
             "train_seconds": our.train_seconds if our else None,
             "command": our.command if our else None,
@@ -80,7 +87,8 @@ class Row:
 def table_rows(row: PaperRow, found: Sequence[Entry]) -> list[Row]:
     """A printed number with each of our runs of its system, or alone."""
     beside = entries_for(row, found)
-    return [_printed(row, our_numbers(entry, found)) for entry in beside] or [_printed(row, None)]
+    numbers = [replace(our_numbers(entry, found), distance=distance(entry.runs[0], row)) for entry in beside]
+    return [_printed(row, ours) for ours in numbers] or [_printed(row, None)]
 
 
 def _printed(row: PaperRow, ours: Ours | None) -> Row:
@@ -183,7 +191,9 @@ def is_system(entry: Entry, row: PaperRow) -> bool:
         return False
     members = len(run.settings.members) if isinstance(run.settings, EnsembleSettings) else 1
     wanted = 5 if row.method.startswith("5x") else 1
-    return (run.trained.method.name, kind_of(run.trained), members) == (row.base_method, row.kind, wanted)
+    method, system = run.trained.method, row.system
+    options = method.model_dump().items() >= dict(system.options).items()
+    return method.name in system.methods and options and (kind_of(run.trained), members) == (row.kind, wanted)
 
 
 def _nearest_backbones(entry: Entry, row: PaperRow) -> list[str]:
@@ -191,7 +201,7 @@ def _nearest_backbones(entry: Entry, row: PaperRow) -> list[str]:
     settings = entry.runs[0].trained
     alike = [
         other.backbone
-        for other in paper_rows(row.table, dataset=row.dataset, shots=row.shots)
+        for other in paper_rows(row.table, dataset=row.dataset, shots=row.shots, unprinted=row.accuracy is None)
         if (other.method, other.kind) == (row.method, row.kind)
     ]
     same = [name for name in alike if settings and settings.backbone.name in BACKBONES.get(name, ())]
@@ -204,6 +214,45 @@ def _unprinted(table: str | None, method: str, backbone: str, entry: Entry, foun
     shots = first.shots if isinstance(first.shots, int) else first.shots[1]
     ours = our_numbers(entry, found)
     return Row(table, method, backbone, first.dataset, first.ways, shots, first.setting, ours=ours)
+
+
+def distance(run: Run, row: PaperRow) -> str:
+    """How far a run is from the published recipe of a row: backbone, pixels of a side, and tasks seen in training."""
+    published, ours = _published(row), run.trained
+    if published is None or ours is None:
+        return "no published recipe is known here"
+    theirs = published.train
+    words = []
+    if ours.backbone.name != theirs.backbone.name:
+        words.append(f"{ours.backbone.title} for {theirs.backbone.title}")
+    elif ours.backbone.width != theirs.backbone.width:
+        words.append(f"{ours.backbone.width / theirs.backbone.width:g} of the width")
+    begun = ours.backbone.pretrained is not None
+    words += ["pre-trained first"] if begun and published.pretrain is None else []
+    if ours.backbone.adapt != theirs.backbone.adapt:
+        words.append(f"{ours.backbone.adapt} instead of {theirs.backbone.adapt}")
+    pixels = run.input_shape.image_size if run.input_shape else ours.data.image_size or OWN_PIXELS[row.dataset]
+    words += [f"{pixels} for {theirs.data.image_size} px"] * (pixels != theirs.data.image_size)
+    members = len(run.settings.members) if isinstance(run.settings, EnsembleSettings) else 1
+    done = run.progress[0] if isinstance(run.settings, TrainSettings) else ours.optimiser.steps
+    share = (done or 0) * ours.optimiser.tasks * members / _tasks(published)
+    return ", ".join([*words, f"{100 * share:.2g} % of the tasks"])
+
+
+def _tasks(preset: Preset) -> int:
+    return preset.train.optimiser.steps * preset.train.optimiser.tasks * preset.members
+
+
+def _published(row: PaperRow) -> Preset | None:
+    """The preset of record of a printed row, or else of its system on other data."""
+    backbone, known = row.system.backbone or BACKBONE_NAMES[row.backbone], presets()
+    word = f"5x{row.system.preset}" if row.method.startswith("5x") else row.system.preset
+    for data in (row.dataset, *PAPER_DATASETS):
+        name = f"paper-{word}-{backbone}-{data}-{row.shots}shot"
+        for found in (name, f"{name}-{row.kind}"):
+            if found in known:
+                return known[found]
+    return None
 
 
 def _budget(run: Run) -> str:

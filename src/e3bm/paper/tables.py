@@ -1,6 +1,7 @@
 """The numbers that the paper prints, and those that the published code states, as data of this project."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
@@ -11,13 +12,43 @@ from e3bm.json_files import parse_json
 AccuracyTable = Literal["T1", "T2", "S1", "S2"]
 PAPER_DATASETS = ("miniimagenet", "tieredimagenet", "fc100")
 SHOTS = (1, 5)
-# The systems that this project can run; the tables hold others beside them.
-OUR_SYSTEMS = ("MAML", "5x MAML", "MAML+E3BM", "MTL", "MTL+E3BM", "SIB", "SIB+E3BM")
 # Where a table does not say which hyperprior a row has, the text does: the LSTM, transductive for SIB.
 UNSTATED_KINDS = {
     "MAML+E3BM": "lstm-inductive",
     "MTL+E3BM": "lstm-inductive",
     "SIB+E3BM": "lstm-transductive",
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """What a system of the tables is called here."""
+
+    methods: tuple[str, ...]
+    """Methods that are the printed system; several where the table does not say which form it is."""
+    preset: str
+    """The word for it in the names of presets."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the method that make it the printed system."""
+    backbone: str | None = None
+    """Its backbone in names of published presets, where the table states one that its authors did not have."""
+
+
+SYSTEMS = {
+    "MatchNets": System(("matching_nets", "matching_nets_fce"), "matching_nets"),
+    "ProtoNets": System(("proto_nets",), "proto_nets"),
+    "MAML": System(("maml",), "maml"),
+    "MAML++": System(("maml_plus_plus",), "mamlpp"),
+    "TADAM": System(("tadam",), "tadam"),
+    "MetaOptNet": System(("meta_opt_net",), "meta_opt_net", {"learner": "svm"}),
+    "CAN": System(("can",), "can"),
+    "CAN+T": System(("can_t",), "can_t"),
+    "CTM": System(("ctm",), "ctm"),
+    "MTL": System(("mtl",), "mtl"),
+    "LEO": System(("leo",), "leo"),
+    "Robust20-dist": System(("robust_ensemble",), "robust"),
+    "EGNN": System(("egnn",), "egnn", {"graph": "transductive"}, backbone="conv4"),
+    "SIB": System(("sib",), "sib"),
 }
 
 
@@ -31,7 +62,8 @@ class PaperRow:
     dataset: str
     shots: int
     setting: str
-    accuracy: float
+    accuracy: float | None
+    """None: the table has the system, but no number for these data."""
     ci: float | None
     hyperprior: str | None
     """FC or LSTM where the table says so."""
@@ -42,9 +74,14 @@ class PaperRow:
     published_code_ci: float | None
 
     @property
-    def base_method(self) -> str:
-        """The method without E3BM, by our name for it."""
-        return self.method.removesuffix("+E3BM").removeprefix("5x ").lower()
+    def alone(self) -> str:
+        """The method without E3BM, one model of it."""
+        return self.method.removesuffix("+E3BM").removeprefix("5x ")
+
+    @property
+    def system(self) -> System:
+        """What it is called here, without E3BM."""
+        return SYSTEMS[self.alone]
 
     @property
     def kind(self) -> str:
@@ -66,9 +103,17 @@ class PaperCost:
 
 
 def paper_rows(
-    table: str, *, dataset: str | None = None, shots: int | None = None, method: str | None = None
+    table: str,
+    *,
+    dataset: str | None = None,
+    shots: int | None = None,
+    method: str | None = None,
+    unprinted: bool = False,
 ) -> list[PaperRow]:
-    """The printed accuracies of a table, in its order; ``method`` is a part of a name, whatever its case."""
+    """The printed accuracies of a table, in its order; ``method`` is a part of a name, whatever its case.
+
+    ``unprinted``: also the places of systems that the table has, but without a number for these data.
+    """
     if table not in get_args(AccuracyTable):
         raise SettingsError(
             f"There is no table of accuracies '{table}'; there are {', '.join(get_args(AccuracyTable))}."
@@ -80,7 +125,8 @@ def paper_rows(
     return [
         row
         for row in _all_rows(table)
-        if dataset in (None, row.dataset)
+        if (unprinted or row.accuracy is not None)
+        and dataset in (None, row.dataset)
         and shots in (None, row.shots)
         and (method or "").lower() in row.method.lower()
     ]
@@ -115,11 +161,9 @@ def _document() -> dict[str, Any]:
 def _all_rows(table: str) -> tuple[PaperRow, ...]:
     rows = []
     for entry in _document()["accuracy"][table]:
-        for dataset in entry["accuracy"]:
+        for dataset in PAPER_DATASETS:
             for place, shots in enumerate(SHOTS):
-                value = entry["accuracy"][dataset][place]
-                if value is None:
-                    continue
+                value = _number(entry, "accuracy", dataset, place)
                 code, code_ci = _published(entry, dataset, place)
                 rows.append(
                     PaperRow(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from e3bm.errors import SettingsError
-from e3bm.report.result_words import data_words, task_words
+from e3bm.report.result_words import NONE, asked_words, data_words, method_words
 from e3bm.report.table_format import Cell, Table
 from e3bm.report.tables import DAGGER, STAR, plus_minus
 from e3bm.runs.evaluation.comparison import mean_accuracy
@@ -21,7 +21,8 @@ COLUMNS = (
 )  # fmt: skip
 TRAINED_ON = "Trained on"
 TIMES = (
-    "Training: the steps of all seeds, without validations; times were measured once, on machines that did other work"
+    "Training: the steps of all seeds, without validations and without the pre-training of backbones; times were"
+    " measured once, on machines that did other work"
     " too. Run: its name without the seed."
 )
 WHOLE = ("none", ALONE, "alpha generated, v generated")
@@ -37,6 +38,8 @@ class Question:
     split: str = "test"
     against: str = ""
     """Part of the name of the method that differences are taken to; unset: the best one."""
+    uneven: bool = False
+    """Results on uneven queries instead of those on even ones."""
     ablations: bool = False
     """Also runs whose alpha or v is neither the method's own nor generated."""
 
@@ -46,31 +49,38 @@ def compare(runs: Sequence[Run], question: Question) -> list[Result]:
     fitting = [entry for entry in entries(runs) if _fits(entry.first, question)]
     if not fitting:
         raise SettingsError(
-            f"No run was tested on {question.dataset} {question.split}, {question.ways}-way {question.shots}-shot; "
+            f"No run was tested on {question.dataset} {question.split}, {question.ways}-way {question.shots}-shot"
+            f"{' with uneven queries' * question.uneven}; "
             "`e3bm results list` names those that are kept, and --runs adds others."
         )
     (protocol, _), *_ = Counter(entry.protocol for entry in fitting).most_common(1)
     same = sorted(
         (entry for entry in fitting if entry.protocol == protocol),
-        key=lambda entry: -entry.together().accuracy,
+        key=lambda entry: -_together(entry).accuracy,
     )
     partner = _partner(same, question.against)
-    return [entry.together() if entry is partner else _paired(entry, partner) for entry in same]
+    return [_together(entry) if entry is partner else _paired(entry, partner) for entry in same]
+
+
+def _together(entry: Entry) -> Result:
+    """All seeds as one result; the pre-training of a backbone is the training of no method, also where it is alone."""
+    found = entry.together()
+    return found.but(train_seconds=0.0) if entry.runs[0].kind == "pretrain" else found
 
 
 def _paired(entry: Entry, partner: Entry) -> Result:
     """All seeds of one system against all seeds of the other, episode by episode."""
     ours, theirs = mean_accuracy(entry.tested), mean_accuracy(partner.tested)
     if ours is None or theirs is None:
-        return entry.together()
+        return _together(entry)
     difference, interval = paired_difference(ours, theirs)
-    return entry.together().but(paired_with=partner.first.method, paired_difference=difference, paired_ci=interval)
+    return _together(entry).but(paired_with=partner.first.method, paired_difference=difference, paired_ci=interval)
 
 
 def _fits(result: Result, question: Question) -> bool:
-    asked = (question.dataset, question.split, question.ways, question.shots)
+    asked = (question.dataset, question.split, question.ways, question.shots, question.uneven)
     known = question.ablations or result.schedules in WHOLE
-    return (result.dataset, result.split, result.ways, result.shots) == asked and known
+    return (result.dataset, result.split, result.ways, result.shots, result.uneven) == asked and known
 
 
 def _partner(same: Sequence[Entry], against: str) -> Entry:
@@ -84,12 +94,11 @@ def _partner(same: Sequence[Entry], against: str) -> Entry:
 def comparison_table(results: Sequence[Result]) -> Table:
     """The results as a table; what all share is said once, above."""
     first = results[0]
-    task = task_words(first.ways, first.shots, first.queries)
     partner = next(result for result in results if result.paired_with is None)
-    named = f"{_named(partner)}, {partner.backbone}"
+    named = f"{method_words(partner)}, {partner.backbone}"
     several = len({result.trained_on for result in results}) > 1
     data = f"{first.dataset} {first.split}" if several else data_words(first)
-    caption = f"{data}, {task}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
+    caption = f"{data}, {asked_words(first)}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
     caption += f"differences to {named}"
     notes = [
         (STAR, any(result.excludes_zero for result in results)),
@@ -103,17 +112,13 @@ def comparison_table(results: Sequence[Result]) -> Table:
     return Table((*COLUMNS, TRAINED_ON), rows, caption, shown)
 
 
-def _named(result: Result) -> str:
-    return result.method + ("" if result.hyperprior == "none" else f" ({result.hyperprior})")
-
-
 def _cells(result: Result) -> tuple[Cell, ...]:
     difference = "–"
     if result.paired_difference is not None:
         difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}" + " *" * result.excludes_zero
     models = len(result.seeds) if result.seeds else 1
     return (
-        Cell(_named(result)),
+        Cell(method_words(result)),
         Cell(result.backbone),
         Cell(plus_minus(result.accuracy, result.ci), number=True),
         Cell(difference, number=True),
@@ -121,7 +126,7 @@ def _cells(result: Result) -> tuple[Cell, ...]:
         Cell(f"{result.ece:.1f}", number=True),
         Cell(result.setting + " †" * result.transductive_batchnorm),
         Cell(f"{result.parameters:,}", number=True),
-        Cell(duration(result.train_seconds), number=True),
+        Cell(duration(result.train_seconds) if result.train_seconds else NONE, number=True),
         Cell(f"{1000 * result.seconds / models / result.episodes:.1f}", number=True),
         Cell(str(models), number=True),
         Cell(re.sub(r"-s\d+$", "", result.run.split(", ")[0])),

@@ -11,7 +11,7 @@ from e3bm.report.result_figures import (
     epoch_schedule_figure,
     reliability_figure,
 )
-from e3bm.report.result_words import by_protocol, data_words, task_words
+from e3bm.report.result_words import by_protocol, data_words
 from e3bm.report.series import BASELINE, Arm, Drawn, arm_of, arms_of, first_of_each_arm, result_series, task_of
 from e3bm.report.training_figures import (
     loss_figure,
@@ -138,7 +138,7 @@ def _because(run: Run, file: str) -> str:
 
 
 def _where(result: Result) -> str:
-    return f"{data_words(result)}, {task_words(result.ways, result.shots)}"
+    return f"{data_words(result)}, {result.task}"
 
 
 def _drawn(drawings: Iterable[Drawing | None]) -> tuple[Drawing, ...]:

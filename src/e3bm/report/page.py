@@ -10,7 +10,7 @@ from typing import Any
 
 from e3bm.report.drawing import GRID, INK, MUTED, RAMP, SERIES, Drawing
 from e3bm.report.figures import Section, figures
-from e3bm.report.result_words import by_protocol, data_words, task_words
+from e3bm.report.result_words import asked_words, by_protocol, data_words
 from e3bm.report.tables import details_table, results_table, runs_table
 from e3bm.runs.folder.files import storage_errors
 from e3bm.runs.folder.run import Run, find_run_folders, read_what_is_there
@@ -76,9 +76,7 @@ def _summary(runs: Sequence[Run], results: Sequence[Result]) -> str:
     if not results:
         return f"{opening}; none has been tested yet."
     firsts = [group[0] for group in by_protocol(results).values()]
-    kinds = [
-        f"{data_words(first)} ({task_words(first.ways, first.shots)}, {first.episodes} episodes)" for first in firsts
-    ]
+    kinds = [f"{data_words(first)} ({first.task}, {first.episodes} episodes)" for first in firsts]
     shown = "; ".join(kinds[:4]) + ("; ..." if len(kinds) > 4 else "")
     return f"{opening}, {len(results)} test result{'s' * (len(results) != 1)}: {shown}."
 
@@ -117,7 +115,7 @@ def _missing(sentences: Sequence[str]) -> str:
 def _footer(runs: Sequence[Run], results: Sequence[Result]) -> str:
     hashes: dict[str, list[str]] = {}
     for result in results:
-        what = f"{data_words(result)}, {task_words(result.ways, result.shots, result.queries)}"
+        what = f"{data_words(result)}, {asked_words(result)}"
         known = hashes.setdefault(result.episodes_hash, [])
         known += [what] if what not in known else []
     entries = [

@@ -22,13 +22,23 @@ def data_words(result: Result) -> str:
     return f"{result.dataset} {result.split}{elsewhere}"
 
 
-def task_words(ways: Any, shots: Any, queries: Any = None) -> str:
-    """5-way 1-shot, Q=15."""
+def task_words(ways: Any, shots: Any) -> str:
+    """What a run was trained on: 5-way 1-shot."""
     if ways is None and shots is None:
         return NONE
     if isinstance(shots, list | tuple):
         shots = "–".join(map(str, shots))
-    return f"{ways}-way {shots}-shot" + (f", Q={queries}" if queries is not None else "")
+    return f"{ways}-way {shots}-shot"
+
+
+def method_words(result: Result) -> str:
+    """The method, with its hyperprior where it has one."""
+    return result.method + ("" if result.hyperprior == "none" else f" ({result.hyperprior})")
+
+
+def asked_words(result: Result) -> str:
+    """The tasks of a result: 5-way 1-shot, Q=15."""
+    return f"{result.task}, Q={result.queries}"
 
 
 def episodes_words(result: Result) -> str:

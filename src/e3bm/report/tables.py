@@ -4,7 +4,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from e3bm.report.result_words import NONE, data_words, episodes_words, partner_words, seed_words, task_words
+from e3bm.report.result_words import (
+    NONE,
+    asked_words,
+    data_words,
+    episodes_words,
+    partner_words,
+    seed_words,
+    task_words,
+)
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.folder.run import Run, duration, finite
 from e3bm.runs.result import Result
@@ -14,6 +22,11 @@ __all__ = ["METRIC_COLUMNS", "Cell", "Table", "details_table", "plus_minus", "re
 
 # Metrics that are shown: the name in a result, and how many digits.
 METRIC_COLUMNS: dict[str, tuple[str, int]] = {"NLL": ("nll", 3)}
+# Shown where any row has them: what a factor on the scores, fitted on validation classes, makes of NLL and ECE.
+CALIBRATED_COLUMNS: dict[str, tuple[str, int]] = {
+    "calibrated NLL": ("calibrated_nll", 3),
+    "calibrated ECE %": ("calibrated_ece", 2),
+}
 DETAILS = (
     "Method", "Run", "Backbone", "M", "Order", "Seed", "Commit",
     "Parameters", "+param", "Test time", "+time", "Train time", "+train",
@@ -31,7 +44,7 @@ def results_table(results: Sequence[Result]) -> Table:
     """Accuracy with its interval, calibration and paired difference; what all rows share is said once, above."""
     shared: dict[str, Callable[[Result], str]] = {
         "Data": data_words,
-        "Task": lambda result: task_words(result.ways, result.shots, result.queries),
+        "Task": asked_words,
         "Episodes": episodes_words,
     }
     spoken = [name for name, words in shared.items() if len({words(result) for result in results}) == 1]
@@ -43,6 +56,7 @@ def results_table(results: Sequence[Result]) -> Table:
         "Difference %": lambda result: _difference(result, results),
         **{name: _metric(*shown) for name, shown in METRIC_COLUMNS.items()},
         "ECE %": lambda result: _number(_decimal(result.ece, 2)),
+        **{name: _metric(*shown) for name, shown in CALIBRATED_COLUMNS.items() if _any_has(results, shown[0])},
         "Setting": _setting,
         "BatchNorm": lambda result: Cell(result.batchnorm + " †" * result.transductive_batchnorm),
         "Hyperprior": lambda result: Cell(result.hyperprior or NONE),
@@ -52,7 +66,7 @@ def results_table(results: Sequence[Result]) -> Table:
     cells = tuple(tuple(cell(result) for cell in columns.values()) for result in results)
     lists: dict[tuple[Any, ...], set[str]] = {}
     for each in results:
-        lists.setdefault((each.dataset, each.split, each.ways, each.shots), set()).add(each.episodes_hash)
+        lists.setdefault((each.dataset, each.split, each.task), set()).add(each.episodes_hash)
     notes = [
         (STAR, any(result.excludes_zero for result in results)),
         (DAGGER, any(result.transductive_batchnorm for result in results)),
@@ -119,6 +133,10 @@ def runs_table(runs: Sequence[Run]) -> Table:
 def _setting(result: Result) -> Cell:
     flag = result.transductive_batchnorm and result.setting != "transductive"
     return Cell(result.setting + " †" * result.transductive_batchnorm, flag=flag)
+
+
+def _any_has(results: Sequence[Result], metric: str) -> bool:
+    return any(metric in result.metrics for result in results)
 
 
 def _metric(name: str, digits: int) -> Callable[[Result], Cell]:

@@ -11,6 +11,7 @@ from e3bm.backbones import Backbone, WhitenedBackbone, build, scale_and_shift
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.backbones.normalisation import batchnorm_mode
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
+from e3bm.core.familiarity import Familiarity
 from e3bm.core.hyperprior import FcGenerator, Generator, Hyperprior, LstmGenerator
 from e3bm.core.learner import DirectLearner, Learner, MetaLearner
 from e3bm.core.schedules import (
@@ -156,6 +157,9 @@ def build_hyperprior(method: InnerLoopSettings, settings: HyperpriorSettings, pa
         mixing=settings.mixing,
         fractions=(settings.mixing_fraction, settings.mixing_fraction),
         constrained=settings.constrained,
+        familiarity=Familiarity(Stats(settings.setting == "transductive").seen, [method.rate] * epochs, start)
+        if settings.familiar
+        else None,
     )
 
 
@@ -176,7 +180,7 @@ def build_generator(settings: HyperpriorSettings, epochs: int, parts: Parts) -> 
     )
     outputs = (settings.rate, settings.weight).count("generated")
     if settings.generator == "fc":
-        return FcGenerator(context, epochs, outputs, zero_start=settings.mixing == "scaled")
+        return FcGenerator(context, epochs, outputs, zero_start=settings.mixing in ("scaled", "shifted"))
     return LstmGenerator(
         context, outputs, hidden=settings.hidden, readout=settings.readout, separate=settings.separate and outputs == 2
     )

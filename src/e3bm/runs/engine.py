@@ -6,7 +6,8 @@ are untested.
 
 import atexit
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
@@ -15,11 +16,16 @@ import torch
 from torch import Tensor, distributed, nn
 
 from e3bm.core.episode import TaskBatch
-from e3bm.errors import SettingsError
+from e3bm.errors import PeerError, SettingsError
+from e3bm.runs.gradient_sum import summed_gradients
 from e3bm.runs.settings import MachineSettings
 
-# A dead process is noticed at once, by its closed connection; this bounds how long a living one may be busy alone.
-PATIENCE = timedelta(hours=2)
+PATIENCE_VARIABLE, PATIENCE = "E3BM_PATIENCE", 600.0
+"""Seconds for which processes wait for one that is alive: a dead one is noticed at once, by its closed connection."""
+
+
+PEER_WORDS = ("gloo", "NCCL", "TCPStore", "Connection closed by peer", "Connection reset", "Timed out waiting")
+"""Some of these are in what torch says of a peer that is gone or silent."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ class Engine:
         if world > 1 and not distributed.is_initialized():
             _check_restarts()
             backend = "nccl" if machine.device == "cuda" else "gloo"
-            distributed.init_process_group(backend, timeout=PATIENCE)
+            with _answering():
+                distributed.init_process_group(backend, timeout=timedelta(seconds=patience()))
             # Once for all work of this process: a second group would find the first one's addresses.
             atexit.register(distributed.destroy_process_group)
         return cls(rank, world, device)
@@ -68,25 +75,33 @@ class Engine:
         """Tasks on this process's device."""
         return batch if self.device.type == "cpu" else batch.to(self.device)
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up all processes' gradients, in one message; a parameter that nobody used has the gradient zero."""
+    @property
+    def local(self) -> tuple[int, int]:
+        """This process's number on its machine, and how many there are on it."""
+        return int(os.environ.get("LOCAL_RANK", "0")) if self.world > 1 else 0, _places()[0] if self.world > 1 else 1
+
+    @contextmanager
+    def summed_gradients(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+        """Around a backward pass: gradients are then the sums over all processes, zero where nobody used a parameter.
+
+        They are sent in pieces while the pass still runs.
+        """
         trained = [parameter for parameter in parameters if parameter.requires_grad]
+        if self.world == 1:
+            yield
+        else:
+            with _answering(), summed_gradients(trained):
+                yield
         for parameter in trained:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        if self.world == 1:
-            return
-        grads = [parameter.grad for parameter in trained if parameter.grad is not None]
-        flat = torch.cat([grad.flatten() for grad in grads])
-        distributed.all_reduce(flat)
-        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
-            grad.copy_(part.view_as(grad))
 
     def share_buffers(self, module: nn.Module) -> None:
         """The leader's buffers (running statistics), for all."""
         if self.world > 1:
-            for buffer in module.buffers():
-                distributed.broadcast(buffer, 0)
+            with _answering():
+                for buffer in module.buffers():
+                    distributed.broadcast(buffer, 0)
 
     def gather(self, mine: Tensor, total: int, dim: int = 0) -> Tensor:
         """All processes' rows in the order of their numbers; ``mine`` holds this process's share of ``total``."""
@@ -97,7 +112,8 @@ class Engine:
         padded = rows.new_zeros(most, *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in range(self.world)]
-        distributed.all_gather(parts, padded)
+        with _answering():
+            distributed.all_gather(parts, padded)
         # Row j of process r is number j * world + r.
         return torch.stack(parts, 1).flatten(0, 1)[:total].movedim(0, dim).to(mine.device)
 
@@ -106,7 +122,8 @@ class Engine:
         if self.world == 1:
             return value
         told = torch.tensor([value], device=self.device)
-        distributed.broadcast(told, 0)
+        with _answering():
+            distributed.broadcast(told, 0)
         return int(told)
 
     def any(self, flag: bool) -> bool:
@@ -114,13 +131,42 @@ class Engine:
         if self.world == 1:
             return flag
         told = torch.tensor([int(flag)], device=self.device)
-        distributed.all_reduce(told, distributed.ReduceOp.MAX)
+        with _answering():
+            distributed.all_reduce(told, distributed.ReduceOp.MAX)
         return bool(told)
 
     def wait(self) -> None:
         """Until all are here."""
         if self.world > 1:
-            distributed.barrier()
+            with _answering():
+                distributed.barrier()
+
+
+def patience() -> float:
+    """Seconds that processes wait for one another."""
+    word = os.environ.get(PATIENCE_VARIABLE, str(PATIENCE))
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds < 1e7:
+        raise SettingsError(f"{PATIENCE_VARIABLE} is a number of seconds from 1 on, found '{word[:40]}'.")
+    return seconds
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Inside of the block other processes are waited for; that one is gone or stands still is nobody's defect here."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(word in str(error) for word in PEER_WORDS):
+            raise
+        raise PeerError(
+            f"Another process of this run is gone, or has not answered for {patience():g} seconds "
+            f"({str(error).strip().splitlines()[0][:160]}); the same command continues from the last checkpoint, and "
+            f"{PATIENCE_VARIABLE} sets the seconds."
+        ) from None
 
 
 def _check_restarts() -> None:
@@ -140,11 +186,15 @@ def _join_by_fabric(machine: MachineSettings) -> tuple[int, int, torch.device]:
     """
     try:
         from lightning_fabric import Fabric  # type: ignore[import-not-found,unused-ignore]
+        from lightning_fabric.strategies import DDPStrategy  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise SettingsError("Lightning Fabric is not installed; `pip install 'e3bm[fabric]'` adds it.") from None
     local, nodes = _places()
     fabric = Fabric(
-        accelerator=machine.device, devices=local, num_nodes=nodes, strategy="ddp" if local * nodes > 1 else "auto"
+        accelerator=machine.device,
+        devices=local,
+        num_nodes=nodes,
+        strategy=DDPStrategy(timeout=timedelta(seconds=patience())) if local * nodes > 1 else "auto",
     )
     fabric.launch()
     return fabric.global_rank, fabric.world_size, fabric.device

@@ -100,6 +100,9 @@ class Result(BaseModel):
     ways: int = Field(ge=2)
     shots: int | tuple[int, int]
     queries: int = Field(ge=1)
+    """Of each class; the mean over the classes of an episode where they share queries unevenly."""
+    query_shares: int | None = None
+    """The a of Dirichlet(a), by which the classes of an episode share its queries; None: evenly."""
     seen_classes: int = 0
     seed: int | Literal["mean"]
     seeds: tuple[int, ...] | None = None
@@ -138,6 +141,17 @@ class Result(BaseModel):
     def protocol(self) -> Protocol:
         """Data, split and list of episodes: results with the same protocol may be compared one by one."""
         return self.dataset, self.split, self.episodes_hash
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the classes of an episode share its queries unevenly."""
+        return self.query_shares is not None
+
+    @property
+    def task(self) -> str:
+        """The shape of its tasks in words: 5-way 1-shot."""
+        shots = self.shots if isinstance(self.shots, int) else "–".join(map(str, self.shots))
+        return f"{self.ways}-way {shots}-shot" + f", Dirichlet({self.query_shares}) queries" * self.uneven
 
     @property
     def nll(self) -> float:

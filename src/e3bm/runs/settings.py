@@ -4,7 +4,7 @@ This module imports nothing heavy: `e3bm --help` reads it.
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
@@ -26,7 +26,7 @@ class DataSettings(Settings):
     image_size: int | None = Field(default=None, ge=8, le=512)
     """Pixels of a side after resizing; unset: the data set's own size."""
     recipe: str = "grey"
-    """How images are treated: grey, cifar, mtl, sib, maml, omniglot, or a registered one."""
+    """How images are treated: grey, cifar, mtl, sib, can, egnn, maml, omniglot, or a registered one."""
     normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "lite", "grey", "none"] | None = None
     """Mean and standard deviation that are taken out of pixels; unset: the recipe's own."""
     augment: bool = False
@@ -50,7 +50,8 @@ class BackboneSettings(Settings):
     """The network from image to features."""
 
     name: str = "conv4"
-    """conv4, conv4_64, conv4_stride, resnet12, resnet12_tadam, resnet18, resnet25, wrn28_10, wrn28_10_sib or others."""
+    """conv4, conv4_64, conv4_stride, conv4_egnn, resnet12, resnet12_flat, resnet12_can, resnet12_tadam, resnet18,
+    resnet25, wrn28_10, wrn28_10_sib or others."""
     width: float = Field(default=1.0, gt=0, le=4)
     """Factor on all channel numbers."""
     whitened: bool = False
@@ -89,8 +90,8 @@ class HyperpriorSettings(Settings):
     """How the gradient is shown to the generator."""
     embedding: bool = False
     """Whether the mean embedding is shown too (not with 'stats', which replaces it)."""
-    mixing: Literal["scaled", "residual", "convex", "literal"] = "scaled"
-    """How base value and generated difference combine."""
+    mixing: Literal["scaled", "shifted", "residual", "convex", "literal"] = "scaled"
+    """How base value and generated difference combine; with 'shifted' votes may start at zero."""
     mixing_fraction: float = Field(default=1e-4, gt=0, lt=1)
     """lambda of the residual, convex and literal rules."""
     hidden: int = Field(default=8, ge=1)
@@ -103,6 +104,8 @@ class HyperpriorSettings(Settings):
     """Keep trained alpha and v inside (0, 1)."""
     detach: bool = False
     """Stop gradients at the generator's inputs."""
+    familiar: bool = False
+    """Go back to the fixed alpha and v of before training on tasks unlike those of training (with 'stats')."""
     kl: float = Field(default=0.0, ge=0)
     """Coefficient of the KL term between generated and base values."""
 
@@ -117,7 +120,9 @@ class HyperpriorSettings(Settings):
         if self.summary == "stats" and self.embedding:
             raise ValueError("the 'stats' summary replaces the embedding; set embedding off or choose another summary")
         if self.mixing == "scaled" and self.weight == "generated" and self.weight_start == "last":
-            raise ValueError("a zero cannot be scaled: with mixing 'scaled' use weight_start 'equal'")
+            raise ValueError("a zero cannot be scaled: use weight_start 'equal', or mixing 'shifted'")
+        if self.familiar and not (self.generated and self.summary == "stats"):
+            raise ValueError("familiar needs generated alpha or v and the summary 'stats', which says how a task looks")
         return self
 
 
@@ -152,6 +157,8 @@ class OptimiserSettings(Settings):
     """Meta-steps at which rates fall in the 'milestones' schedule."""
     step_factor: float = Field(default=0.5, gt=0, le=1)
     """Factor of each fall."""
+    factors: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
+    """Factors of the falls at the milestones where they are not all the same; unset: step_factor."""
     clip: float | None = Field(default=10.0, gt=0)
     """Bound on the norm of all gradients together; unset: none."""
     clip_each: float | None = Field(default=None, gt=0)
@@ -163,6 +170,8 @@ class OptimiserSettings(Settings):
     def _consistent(self) -> Self:
         if (self.schedule == "milestones") != bool(self.milestones):
             raise ValueError("the schedule 'milestones' and the milestones themselves belong together; set both")
+        if len(self.factors) not in (0, len(self.milestones)):
+            raise ValueError(f"{len(self.milestones)} milestones need as many factors, found {len(self.factors)}")
         return self
 
 
@@ -175,6 +184,14 @@ class ValidationSettings(Settings):
     """Meta-steps between validations."""
     episodes: int = Field(default=200, ge=1)
     """The same fixed episodes every time."""
+    ways: int | None = Field(default=None, ge=2)
+    """Classes in an episode where it is not as in training, such as for a training with many."""
+    shots: int | None = Field(default=None, ge=1)
+    """Labelled examples per class where it is not as in training."""
+
+    def episode(self, trained: EpisodeSettings) -> EpisodeSettings:
+        """The shape of validation episodes, given that of training."""
+        return trained.but(ways=self.ways or trained.ways, shots=self.shots or trained.shots)
 
 
 class MachineSettings(Settings):
@@ -195,6 +212,9 @@ class TrainSettings(Settings):
 
     data: DataSettings = DataSettings()
     episode: EpisodeSettings = EpisodeSettings()
+    tasks: Literal["all", "cross-fitted"] = "all"
+    """Classes of training episodes: all training classes, or for each task only classes that the backbone of its
+    features was pre-trained without (`e3bm pretrain --folds K`), as the classes of a test are."""
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[MethodSettings] = Field(default_factory=lambda: _method_of({}))
     """Which method, and its own options; its file in `e3bm.methods` has them."""
@@ -305,6 +325,15 @@ class PretrainSettings(Settings):
     """Steps between checkpoints."""
     seed: int = Field(default=0, ge=0)
     """Initial values, order and augmentation."""
+    left_out: tuple[int, int] | None = None
+    """Train without part I of K of the training classes (whole super-classes, where the data set has such); `--folds K`
+    makes one such run for every part."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.left_out is not None and not 1 <= self.left_out[0] <= self.left_out[1]:
+            raise ValueError(f"left_out is a part I of K, with I from 1 to K; found {self.left_out}")
+        return self
 
 
 class TestSettings(Settings):
@@ -326,10 +355,16 @@ class TestSettings(Settings):
     """Labelled examples per class; unset: as in training."""
     queries: int | None = Field(default=None, ge=1)
     """Examples per class to be predicted; unset: as in training (the original MAML has as many as shots)."""
-    episodes: int = Field(default=600, ge=2)
-    """How many episodes."""
+    query_shares: int | None = Field(default=None, ge=1)
+    """Uneven queries: in every episode classes have shares of all its queries that are drawn from Dirichlet(this); 2 is
+    usual. Unset: every class has the same number."""
+    episodes: int | None = Field(default=None, ge=2)
+    """How many episodes; unset: 600, or 1,000 with uneven queries."""
     seed: int = Field(default=1234, ge=0)
     """Which episodes; the same seed gives the same list for every model."""
+    calibrate: int = Field(default=0, ge=0)
+    """Validation episodes on which one factor on all scores is fitted; NLL and ECE are then told with it, too. 0: no
+    factor. The test classes are never used for it."""
     checkpoint: Literal["best", "last"] = "best"
     """Which weights: the best on the validation classes (a run that was never validated has only the last), or the
     last."""
@@ -341,3 +376,8 @@ class TestSettings(Settings):
     """Where the model runs; unset: where it was trained."""
     threads: int | None = Field(default=None, ge=1)
     """Threads per process; unset: as in training."""
+
+    @property
+    def count(self) -> int:
+        """How many episodes there are."""
+        return self.episodes or (600 if self.query_shares is None else 1000)

@@ -1,6 +1,6 @@
 """From data settings to tasks: images with a pipeline, or cached features of a frozen backbone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -65,9 +65,11 @@ def open_data(settings: DataSettings, channels: int | None = None) -> OpenData:
     return OpenData(images, training, evaluation, data_folder(settings.folder))
 
 
-def episode_sampler(data: OpenData, split: str, episode: EpisodeSettings, seed: int, stream: str) -> EpisodeSampler:
+def episode_sampler(
+    data: OpenData, split: str, episode: EpisodeSettings, seed: int, stream: str, *, query_shares: int | None = None
+) -> EpisodeSampler:
     """Episodes of one split; the stream keeps training, validation and test lists apart."""
-    spec = EpisodeSpec(episode.ways, episode.shots, episode.queries)
+    spec = EpisodeSpec(episode.ways, episode.shots, episode.queries, query_shares)
     return EpisodeSampler.of_split(data.images, split, spec, seed, stream=stream)
 
 
@@ -92,8 +94,24 @@ def feature_tasks(
 
     They are kept under their weights, data and pipeline. Every process computes its share of the images.
     """
+    return FeatureTasks(
+        *feature_table(data, sampler.classes, backbone, progress, engine, keep=keep, needs=needs), sampler, dtype
+    )
+
+
+def feature_table(
+    data: OpenData,
+    classes: Sequence[int],
+    backbone: Backbone,
+    progress: Progress,
+    engine: Engine,
+    *,
+    keep: bool = True,
+    needs: Needs | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features, or maps, of all images of some classes, and the positions of these images in the data set."""
     maps = needs if needs is not None and needs.takes == "maps" else None
-    positions = np.unique(np.concatenate([data.images.indices_of(number) for number in sampler.classes]))
+    positions = np.unique(np.concatenate([data.images.indices_of(number) for number in classes]))
     network = f"{backbone!r} {weights_digest(backbone)}"
     if maps is not None:
         network += " maps" if maps.last_pooling else " maps before the last pooling"
@@ -110,7 +128,7 @@ def feature_tasks(
         if keep and engine.leads:
             cache.keep(key, features)
     assert features is not None
-    return FeatureTasks(features, positions, sampler, dtype)
+    return features, positions
 
 
 def _embedder(

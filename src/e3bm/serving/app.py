@@ -10,36 +10,14 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.serving.errors import DefectsAsErrors, add_error_handlers
-from e3bm.serving.limits import RequestLimits
+from e3bm.serving.errors import HEADERS, DefectsAsErrors, add_error_handlers
+from e3bm.serving.gate.access import Access
+from e3bm.serving.gate.limits import RequestLimits
+from e3bm.serving.kept.workspace import Workspace
 from e3bm.serving.metrics import MetricsMiddleware
 from e3bm.serving.routes import api_routes
 from e3bm.serving.service import Service
 from e3bm.serving.settings import ServeSettings
-from e3bm.serving.workspace import Workspace
-
-CONTENT_SECURITY_POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
-)
-HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -62,15 +40,21 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
-def create_app(settings: ServeSettings | None = None, classifier: FewShotClassifier | None = None) -> FastAPI:
-    """An application with one workspace; ``classifier`` gives its backbone and, when fitted, its first model."""
+def create_app(
+    settings: ServeSettings | None = None, classifier: FewShotClassifier | None = None, token: str | None = None
+) -> FastAPI:
+    """An application with one workspace; ``classifier`` gives its backbone and, when fitted, its first model.
+
+    Where there is a ``token``, those who ask must know it.
+    """
     settings = settings or ServeSettings()
     service = Service(settings, Workspace(classifier or FewShotClassifier(), settings))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.warm_up()
         yield
-        service.close()
+        await service.close()
 
     # The usual pages of documentation load scripts from elsewhere; /openapi.json is all there is.
     app = FastAPI(title="e3bm", version=version("e3bm"), lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -78,9 +62,10 @@ def create_app(settings: ServeSettings | None = None, classifier: FewShotClassif
     app.include_router(api_routes(service))
     app.include_router(_page_routes())
     add_error_handlers(app)
+    access = Access(token, (PAGE / "sign_in.html").read_bytes())
     # The last one added is the outermost.
     app.add_middleware(DefectsAsErrors)
-    app.add_middleware(RequestLimits, settings=settings)
+    app.add_middleware(RequestLimits, settings=settings, access=access)
     app.add_middleware(MetricsMiddleware, metrics=service.metrics)
     app.add_middleware(SecurityHeaders)
     return app

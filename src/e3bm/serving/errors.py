@@ -13,7 +13,30 @@ from e3bm.errors import E3BMError
 
 LOG = logging.getLogger("e3bm.serving")
 RETRY_AFTER = 2
+DEFECT = "This is a defect of e3bm; the server's log says where."
 SENTENCES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
 class RequestError(HTTPException):
@@ -80,7 +103,7 @@ class DefectsAsErrors:
             LOG.exception("a request failed")
             if begun or scope["type"] != "http":
                 raise
-            response = error_response(500, "This is a defect of e3bm; the server's log says where.")
+            response = error_response(500, DEFECT)
             await response(scope, receive, send)
 
 

@@ -74,12 +74,30 @@ class ModelState(Record):
     """False when photos were added since."""
 
 
+class FitState(Record):
+    """A fit that is being made, or was."""
+
+    id: int
+    state: str
+    """running, done, failed or cancelled."""
+    stage: str
+    """What is done at the moment."""
+    done: int
+    total: int
+    """How much of the stage is done, and of how much; 0 where that is not known."""
+    error: str | None
+    """Why it failed, in one sentence."""
+    model: ModelState | None
+    """What it gave, once it is done."""
+
+
 class Limits(Record):
     """What the server takes."""
 
     upload_bytes: int
     images: int
     pixels: int
+    pixels_together: int
     photos: int
     classes: int
 
@@ -96,6 +114,8 @@ class WorkspaceState(Record):
     """Why classes cannot be changed, in one sentence; null where they can."""
     classes: tuple[ClassState, ...]
     model: ModelState | None
+    fitting: bool
+    """Whether a fit is being made."""
     limits: Limits
 
 

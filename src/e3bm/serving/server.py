@@ -8,16 +8,16 @@ import uvicorn
 from fastapi import FastAPI
 
 from e3bm.errors import SettingsError
+from e3bm.serving.gate.connections import bounded_connections, bounded_logs
 from e3bm.serving.settings import ServeSettings
 
-CONNECTIONS_PER_REQUEST = 16
 # Longer than clients and proxies keep an idle connection: one that the server closes first may be in use again already.
 KEEP_ALIVE = 75
 
 
 def serve(app: FastAPI, settings: ServeSettings, tell: Callable[[str], None]) -> None:
     """Listen; ``tell`` gets the address once connections are taken."""
-    with listening(settings) as place:
+    with listening(settings) as place, bounded_logs("asyncio", "uvicorn.error", "e3bm.serving"):
         port = place.getsockname()[1]
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         # What is wrong with a form is told to whoever sent it.
@@ -28,16 +28,18 @@ def serve(app: FastAPI, settings: ServeSettings, tell: Callable[[str], None]) ->
 
 def server(app: FastAPI, settings: ServeSettings) -> uvicorn.Server:
     """The server for an application, not yet started."""
+    protocol, at_once = bounded_connections()
     return uvicorn.Server(
         uvicorn.Config(
             app,
+            http=protocol,
+            ws="none",
             lifespan="on",
             log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            # Idle connections are cheap, though not free.
-            limit_concurrency=CONNECTIONS_PER_REQUEST * settings.in_flight,
+            backlog=at_once,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=settings.stop_timeout,
         )

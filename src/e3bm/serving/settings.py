@@ -1,5 +1,7 @@
 """Where the server listens and what it refuses; imports nothing heavy, so that `e3bm serve --help` is quick."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from e3bm.settings import Settings
@@ -17,12 +19,18 @@ class ServeSettings(Settings):
     """The port to listen on; 0 takes a free one."""
     names: tuple[str, ...] = ()
     """Further host names that requests may ask for, such as that of the proxy in front; others are refused."""
+    no_token: bool = False
+    """Ask nobody for a token, although the address is reached from other machines."""
+    keep: Path | None = None
+    """A file that keeps classes, features of photos and the fit, so that the next start finds them again."""
     most_upload_megabytes: float = Field(default=32, gt=0)
     """The largest request."""
     most_images: int = Field(default=64, ge=1)
     """The most images in one request."""
     most_pixels: int = Field(default=50_000_000, ge=1, le=50_000_000)
     """The most pixels of one image."""
+    most_pixels_together: int = Field(default=400_000_000, ge=1)
+    """The most pixels of all images in one request."""
     most_photos: int = Field(default=5_000, ge=2)
     """The most photos in all classes together."""
     most_classes: int = Field(default=200, ge=2)
@@ -32,7 +40,9 @@ class ServeSettings(Settings):
     memory_megabytes: float = Field(default=256, gt=0)
     """What all uploads together may hold in memory; further ones are told to come back later."""
     timeout: float = Field(default=60, gt=0)
-    """Seconds for a request to arrive, and again for its work; longer ones are given up."""
+    """Seconds for a request to arrive, and again for its work; longer ones are given up and their work is ended."""
+    fit_timeout: float = Field(default=3_600, gt=0)
+    """Seconds for a fit, which is made beside the requests."""
     stop_timeout: int = Field(default=10, ge=1)
     """Seconds that requests in flight are given to finish when the server is stopped."""
 

@@ -8,12 +8,14 @@ from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
 from e3bm.errors import DataError
 
 
-@pytest.mark.parametrize(("split", "ways", "shots"), [("train", 5, 1), ("val", 3, (1, 4))])
-def test_the_index_alone_draws_the_same_episodes(tiny, split, ways, shots):
-    spec = EpisodeSpec(ways, shots, 3)
+@pytest.mark.parametrize(
+    ("split", "ways", "shots", "shares"), [("train", 5, 1, None), ("val", 3, (1, 4), None), ("val", 3, 1, 2)]
+)
+def test_the_index_alone_draws_the_same_episodes(tiny, split, ways, shots, shares):
+    spec = EpisodeSpec(ways, shots, 3, shares)
     expected = episodes_hash(EpisodeSampler.of_split(tiny, split, spec, 7, stream="test"), 40)
     index = ClassIndex.from_json(ClassIndex.of(tiny).as_json())
-    stated = SimpleNamespace(ways=ways, shots=shots, queries=3, episodes=40, split=split)
+    stated = SimpleNamespace(ways=ways, shots=shots, queries=3, query_shares=shares, episodes=40, split=split)
     assert index.hash_of(SimpleNamespace(**vars(stated), episodes_seed=7)) == expected
     assert index.hash_of(SimpleNamespace(**vars(stated), episodes_seed=8)) != expected
 

@@ -35,7 +35,7 @@ def check(episode: EpisodeIndex, spec: EpisodeSpec, positions: dict[int, np.ndar
     shots, queries = Counter(episode.support_labels), Counter(episode.query_labels)
     for way in range(spec.ways):
         assert low <= shots[way] <= high
-        assert queries[way] == spec.queries
+        assert queries[way] == spec.queries or spec.query_shares
     for images, labels in ((episode.support, episode.support_labels), (episode.query, episode.query_labels)):
         for image, label in zip(images, labels, strict=True):
             assert image in positions[episode.classes[label]]
@@ -46,23 +46,31 @@ def check(episode: EpisodeIndex, spec: EpisodeSpec, positions: dict[int, np.ndar
     shots=st.integers(1, 10),
     more=st.integers(0, 9),
     queries=st.integers(1, 16),
+    shares=st.sampled_from([None, 1, 2, 5]),
     spare=st.lists(st.integers(0, 12), min_size=20, max_size=24),
     seed=st.integers(0, 2**64),
     number=st.integers(0, 2**40),
 )
 @settings(max_examples=150, deadline=None)
 def test_every_episode_is_what_was_asked_for(
-    ways: int, shots: int, more: int, queries: int, spare: list[int], seed: int, number: int
+    ways: int, shots: int, more: int, queries: int, shares: int | None, spare: list[int], seed: int, number: int
 ) -> None:
-    spec = EpisodeSpec(ways, (shots, shots + more) if more else shots, queries)
-    positions = pool([shots + more + queries + extra for extra in spare])
+    spec = EpisodeSpec(ways, (shots, shots + more) if more else shots, queries, shares)
+    positions = pool([shots + more + spec.most_queries + extra for extra in spare])
     check(EpisodeSampler(positions, spec, seed)[number], spec, positions)
 
 
-@given(numbers=st.lists(st.integers(0, 1000), max_size=20), seed=st.integers(0, 5), uneven=st.booleans())
+@given(
+    numbers=st.lists(st.integers(0, 1000), max_size=20),
+    seed=st.integers(0, 5),
+    uneven=st.booleans(),
+    shares=st.sampled_from([None, 2]),
+)
 @settings(max_examples=60, deadline=None)
-def test_an_episode_does_not_depend_on_what_else_is_asked(numbers: list[int], seed: int, uneven: bool) -> None:
-    sampler = EpisodeSampler(pool([25] * 9), EpisodeSpec(5, (1, 5) if uneven else 3, 4), seed)
+def test_an_episode_does_not_depend_on_what_else_is_asked(
+    numbers: list[int], seed: int, uneven: bool, shares: int | None
+) -> None:
+    sampler = EpisodeSampler(pool([25] * 9), EpisodeSpec(5, (1, 5) if uneven else 3, 4, shares), seed)
     assert sampler.batch(numbers) == [sampler[number] for number in numbers]
     assert [sampler[number] for number in reversed(numbers)] == sampler.batch(numbers)[::-1]
 
@@ -91,6 +99,51 @@ def test_the_hash_of_a_test_list_never_changes() -> None:
     assert episodes_hash(even, 600) == "f1e61822e65954db99299507b5f4e02b4dcfa013afba756b9ad70c4a1eefd315"
     assert episodes_hash(uneven, 600, block=7) == "318c34b5d430b565a0dcc7a8abd3a55f81659e06abf3f30a7e017c3852e76175"
     assert episodes_hash(even, 599) != episodes_hash(even, 600)
+    shared = EpisodeSampler({c: np.arange(90) + 90 * c for c in range(10)}, EpisodeSpec(5, 1, 15, 2), 1)
+    assert episodes_hash(shared, 600, block=7) == "18c3f02f870d503fec2bc8fbc318112c4ebd89d53c033f4a0eb057855c0df230"
+
+
+@pytest.mark.parametrize("shots", [3, (1, 4)])
+def test_uneven_queries_leave_the_support_as_it_was(shots: int | tuple[int, int]) -> None:
+    positions = pool([40, 50, 45, 60, 47, 44])
+    even = EpisodeSampler(positions, EpisodeSpec(4, shots, 6), 2)
+    uneven = EpisodeSampler(positions, EpisodeSpec(4, shots, 6, 2), 2)
+    assert episodes_hash(even, 60) != episodes_hash(uneven, 60)
+    for known, drawn in zip(even.batch(range(60)), uneven.batch(range(60)), strict=True):
+        assert (drawn.classes, drawn.support, drawn.support_labels) == (
+            known.classes,
+            known.support,
+            known.support_labels,
+        )
+        for way in range(4):
+            of_way = [
+                {q for q, label in zip(e.query, e.query_labels, strict=True) if label == way} for e in (known, drawn)
+            ]
+            assert of_way[1] <= of_way[0] or of_way[0] < of_way[1]
+
+
+@pytest.mark.parametrize("shares", [1, 2, 5])
+def test_shares_are_those_of_a_dirichlet_distribution(shares: int) -> None:
+    """Mean 1 / W and variance (1 / W) (1 - 1 / W) / (W a + 1), and the same for every class; the seed is fixed."""
+    ways, queries, rounds = 5, 200, 2000
+    sampler = EpisodeSampler(
+        {c: range(1100 * c, 1100 * c + 1100) for c in range(5)}, EpisodeSpec(5, 1, queries, shares), 4
+    )
+    counts = np.array([np.bincount(e.query_labels, minlength=ways) for e in sampler.batch(range(rounds))])
+    drawn = counts / (ways * queries)
+    assert (counts.sum(1) == ways * queries).all()
+    variance = (1 / ways) * (1 - 1 / ways) / (ways * shares + 1)
+    np.testing.assert_allclose(drawn.mean(0), 1 / ways, atol=5 * (variance / rounds) ** 0.5)
+    # Rounding adds at most a twelfth of a query twice; the tolerance is five deviations of a variance's estimate.
+    np.testing.assert_allclose(drawn.var(0), variance, rtol=5 * (3 / rounds) ** 0.5)
+
+
+def test_every_further_image_is_equally_likely() -> None:
+    sampler = EpisodeSampler({c: range(10 * c, 10 * c + 9) for c in range(2)}, EpisodeSpec(2, 1, 4, 1), 11)
+    used = Counter(image for e in sampler.batch(range(6000)) for image in e.query)
+    expected = sum(used.values()) / 18
+    assert len(used) == 18
+    assert sum((seen - expected) ** 2 / expected for seen in used.values()) < 17 + 5 * 34**0.5
 
 
 def test_only_classes_of_the_right_split_are_drawn(tiny: PackedImages) -> None:
@@ -135,6 +188,8 @@ def test_impossible_episodes_are_refused_in_a_sentence(tiny: PackedImages) -> No
         EpisodeSampler.of_split(tiny, "val", EpisodeSpec(2, (1, 7), 15), 0)
     with pytest.raises(DataError, match="Class 4 has 2 images, but 2 shots and 1 queries need 3"):
         EpisodeSampler({3: range(9), 4: range(2)}, EpisodeSpec(2, 2, 1), 0)
+    with pytest.raises(DataError, match="Class 4 has 9 images, but 2 shots and 8 queries that may all be of one class"):
+        EpisodeSampler({3: range(10), 4: range(9)}, EpisodeSpec(2, 2, 4, 2), 0)
     with pytest.raises(DataError, match="no split 'validation'; the splits are train, val, test"):
         EpisodeSampler.of_split(tiny, "validation", EpisodeSpec(2, 1, 1), 0)
     with pytest.raises(DataError, match="numbered from 0, found -1"):
@@ -163,3 +218,15 @@ def test_random_words_have_addresses(addresses: list[int], width: int) -> None:
         assert (numbers >= 0).all()
         assert (numbers < 1).all()
         assert len(np.unique(everything)) == everything.size
+
+
+def test_the_same_classes_in_another_split_give_other_episodes(tiny: PackedImages) -> None:
+    """Lists of different splits have nothing in common, not even which places of their pools they draw."""
+    members = tiny.splits["train"]
+    rest = [number for number in range(12) if number not in members]
+    spec, found = EpisodeSpec(5, 1, 5), []
+    for split, other in (("train", "val"), ("val", "test"), ("test", "train")):
+        splits = {split: members, other: rest}
+        moved = PackedImages.from_arrays(tiny.images, tiny.labels, tiny.class_names, splits)
+        found.append(EpisodeSampler.of_split(moved, split, spec, 0).batch(range(20)))
+    assert len({episode for episodes in found for episode in episodes}) == 3 * 20

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from e3bm.backbones.normalisation import commit_statistics, pop_statistics
 from e3bm.core.learner import DirectLearner
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Silent
@@ -21,7 +22,7 @@ def model_and_tasks(folder, method, **changes):
     backbone = build_backbone(wanted.backbone, *data.input_shape)
     sampler = episode_sampler(data, "val", wanted.episode, 0, "validation")
     tasks = build_tasks(wanted, data, backbone, sampler, Silent(), Engine())
-    return build_learner(wanted, backbone), tasks, backbone
+    return build_learner(wanted, backbone, classes=data.classes), tasks, backbone
 
 
 @pytest.mark.parametrize("method", ["maml+e3bm", "mtl+e3bm", "mtl-scaled", "sib"])
@@ -79,3 +80,50 @@ def test_the_summary_is_of_the_episodes(small_data):
     assert summary["accuracy"] == pytest.approx(float(found.accuracy.mean()))
     assert len(found.accuracy) == len(found.metrics["nll"]) == 9
     assert float(found.reliability.count.sum()) == 9 * 6
+
+
+@pytest.mark.parametrize("method", ["mtl-scaled", "tadam"])
+def test_in_the_middle_of_training_a_model_is_evaluated_as_it_is_tested(small_data, method):
+    """With running statistics; the numbers of training mode would be others."""
+    learner, tasks, _ = model_and_tasks(small_data, method)
+    tested = evaluate(learner.eval(), tasks, 4)
+    validated = evaluate(learner.train(), tasks, 4)
+    assert torch.equal(validated.metrics["nll"], tested.metrics["nll"])
+    with torch.no_grad():
+        trained = learner.train()(tasks.load(range(4)))
+    found = torch.nn.functional.cross_entropy(trained.scores.flatten(0, 1), tasks.load(range(4)).query_labels.flatten())
+    assert float(found) != pytest.approx(float(tested.metrics["nll"].mean()), rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["mtl-scaled", "maml_plus_plus", "tadam"])
+def test_evaluation_sets_no_statistics_aside(small_data, method):
+    """Nothing of the validation tasks waits for the next training step to move the running statistics by."""
+    learner, tasks, _ = model_and_tasks(small_data, method)
+    learner.train()
+    before = {name: value.clone() for name, value in learner.named_buffers()}
+    evaluate(learner, tasks, 3)
+    waiting = pop_statistics(learner)
+    assert waiting
+    assert [len(calls) for calls in waiting] == [0] * len(waiting)
+    commit_statistics(learner, waiting)
+    assert all(torch.equal(value, before[name]) for name, value in learner.named_buffers())
+
+
+def test_every_episode_is_evaluated_once_and_in_order(small_data):
+    """The accuracy of episode i stands in place i: results are paired episode by episode."""
+    learner, tasks, _ = model_and_tasks(small_data, "mtl")
+    together = evaluate(learner, tasks, 8, batch=3)
+    with torch.no_grad():
+        for number in range(8):
+            alone = tasks.load([number])
+            right = (learner.eval()(alone).scores.argmax(-1) == alone.query_labels).double().mean()
+            assert float(together.accuracy[number]) == pytest.approx(100 * float(right), abs=1e-9)
+
+
+def test_no_graph_is_kept(small_data):
+    """In any method: what is evaluated has no gradients outside of the inner loop."""
+    learner, tasks, _ = model_and_tasks(small_data, "mtl+e3bm")
+    kept = []
+    learner.register_forward_hook(lambda module, inputs, trace: kept.append(trace.scores.requires_grad))
+    evaluate(learner, tasks, 3, batch=1)
+    assert kept == [False] * 3

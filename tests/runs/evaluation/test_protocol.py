@@ -1,5 +1,7 @@
 """What makes a number dishonest is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,15 @@ def test_an_image_that_is_labelled_and_asked_for_is_refused():
     with pytest.raises(DataError, match="Episode 7 has image 3 in its support and in its queries"):
         check_episode(EpisodeIndex((0, 1), (3, 5), (0, 1), (4, 3), (0, 1)), 7)
     check_episode(EpisodeIndex((0, 1), (3, 5), (0, 1), (4, 6), (0, 1)), 7)
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("other", range(3))
+def test_every_support_image_is_compared_with_every_query(place, other):
+    support, query = [10, 11, 12, 13], [20, 21, 22]
+    query[other] = support[place]
+    with pytest.raises(DataError, match=f"has image {support[place]} in its support and in its queries"):
+        check_episode(EpisodeIndex((0, 1), tuple(support), (0, 0, 1, 1), tuple(query), (0, 1, 1)), 7)
 
 
 def test_a_class_that_is_there_twice_is_refused():
@@ -64,3 +75,19 @@ def test_classes_of_another_data_set_that_were_trained_on_are_refused():
     with pytest.raises(DataError, match=r"1 classes of the test split of 'set of tea' were trained on.*\(cat\)"):
         seen_classes(trained, overlapping, "test", allowed=False)
     assert seen_classes(trained, overlapping, "test", allowed=True) == 1
+
+
+@pytest.mark.parametrize("number", [0, 255, 256, 599])
+def test_a_spoilt_episode_is_found_wherever_it_stands_in_the_list(number):
+    positions = {c: range(10 * c, 10 * c + 10) for c in range(6)}
+
+    class Spoilt(EpisodeSampler):
+        def batch(self, numbers):
+            found = super().batch(numbers)
+            for place, own in enumerate(numbers):
+                if own == number:
+                    found[place] = replace(found[place], query=(found[place].support[-1], *found[place].query[1:]))
+            return found
+
+    with pytest.raises(DataError, match=f"Episode {number} has image"):
+        check_episodes(Spoilt(positions, EpisodeSpec(5, 1, 3), seed=0), 600)

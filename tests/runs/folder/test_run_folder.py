@@ -48,6 +48,12 @@ def test_other_settings_are_refused_with_the_difference(run):
     assert "another --run folder" in told
 
 
+def test_another_method_is_named_instead_of_all_its_settings(run):
+    other = TrainSettings.model_validate({"method": {"name": "sib"}})
+    with pytest.raises(CheckpointError, match="holds a run of the method 'mtl', not 'sib'; give another --run folder"):
+        run.create("train", other, INPUTS)
+
+
 def test_a_run_of_another_kind_is_refused(run):
     with pytest.raises(CheckpointError, match="holds a train run, not a pretrain run"):
         run.create("pretrain", PretrainSettings(), INPUTS)

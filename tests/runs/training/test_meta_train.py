@@ -1,6 +1,7 @@
 """Meta-training: what is logged, what is kept, and what stops it."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,8 +11,11 @@ from e3bm.interruption import Interrupted, time_limit
 from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
-from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.evaluation.evaluate import Evaluation
+from e3bm.runs.folder.checkpoint import Checkpoints, Continuation
+from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.tasks import episode_sampler, open_data
+from e3bm.runs.training import train as training
 from e3bm.runs.training.meta_train import meta_step
 from e3bm.runs.training.optimisers import build_optimiser
 from e3bm.runs.training.train import build_tasks, run_train
@@ -203,3 +207,154 @@ def test_processes_that_see_different_checkpoints_are_told_to_share_the_folder(s
 def test_validation_on_the_training_classes_where_there_are_no_others(small_data, tmp_path):
     run = run_train(settings(small_data, "mtl", validation__split="train"), tmp_path / "run")
     assert Checkpoints(run.path).has("best")
+
+
+@pytest.mark.parametrize("bound", ["clip", "clip_each", "clip_elements"])
+def test_a_step_is_bounded_as_the_settings_say(small_data, bound):
+    """By SGD's first step, 1.9 x the learning rate x the gradient; the gradient itself is far longer."""
+    unbounded = {"optimiser__kind": "sgd", "optimiser__clip": None}
+
+    def moved(**changes):
+        wanted, learner, tasks, optimiser = prepared(small_data, "maml", **{**unbounded, **changes})
+        before = [parameter.detach().clone() for parameter in learner.parameters()]
+        meta_step(learner, tasks.load(range(3)), optimiser, wanted, 0, Engine())
+        each = [parameter.detach() - old for parameter, old in zip(learner.parameters(), before, strict=True)]
+        length = {
+            "clip": torch.cat([part.flatten() for part in each]).norm(),
+            "clip_each": torch.stack([part.norm() for part in each]).max(),
+            "clip_elements": torch.stack([part.abs().max() for part in each]).max(),
+        }[bound]
+        return float(length) / (1e-3 * 1.9)
+
+    limit = 1e-4
+    assert moved() > 10 * limit
+    assert moved(**{f"optimiser__{bound}": limit}) == pytest.approx(limit, rel=1e-2)  # torch adds 1e-6 to a length
+
+
+class OneOfTwo(Engine):
+    """A process that keeps what it would have sent: the gradients of its share."""
+
+    @contextmanager
+    def summed_gradients(self, parameters):
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        with super().summed_gradients(trained):
+            yield
+        object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in trained])
+
+    def gather(self, mine, total, dim=0):
+        return mine
+
+    def agree(self, value):
+        return value
+
+
+def test_shares_of_any_size_add_up_to_the_gradient_of_the_whole(small_data):
+    """Three tasks on two processes are two and one: their means must not count alike."""
+
+    def gradients(numbers):
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", optimiser__clip=None)
+        engine = OneOfTwo()
+        meta_step(learner, tasks.load(numbers), optimiser, wanted, 0, engine)
+        return engine.sent
+
+    whole, first, second = gradients([0, 1, 2]), gradients([0, 2]), gradients([1])
+    for all_of_it, one, other in zip(whole, first, second, strict=True):
+        torch.testing.assert_close(one + other, all_of_it, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(first[0] * 3 / 2, second[0] * 3)
+
+
+@pytest.mark.parametrize(("found", "best"), [((50.0, 50.0), [True, False]), ((40.0, 60.0), [True, True])])
+def test_the_first_of_equals_stays_the_best(small_data, tmp_path, found, best):
+    _, learner, _, optimiser = prepared(small_data, "mtl")
+    place = Continuation(learner, optimiser, RunFolder(tmp_path / "run"), Engine(), 2)
+    assert [place.judge(accuracy) for accuracy in found] == best
+    assert place.best == max(found)
+
+
+def test_a_worse_validation_does_not_replace_the_best(small_data, tmp_path, monkeypatch):
+    """Whatever the order of accuracies, `best` is the first step with the highest."""
+    accuracies = iter([40.0, 70.0, 30.0, 70.0, 60.0, 10.0])
+    summary = Evaluation.summary
+    monkeypatch.setattr(Evaluation, "summary", lambda self: summary(self) | {"accuracy": next(accuracies)})
+    run_train(settings(small_data, "mtl", optimiser__steps=6, validation__every=1), tmp_path / "run")
+    assert [line["best"] for line in lines(tmp_path / "run", "metrics") if line["split"] == "val"] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
+    state = Checkpoints(tmp_path / "run").state("best")
+    assert (state["step"], state["best"]) == (2, 70.0)
+
+
+def test_a_step_owes_nothing_to_the_gradient_of_the_one_before(small_data):
+    def last_gradient(*batches):
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", optimiser__kind="sgd", optimiser__theta=0.0)
+        for numbers in batches:
+            engine = OneOfTwo()
+            meta_step(learner, tasks.load(numbers), optimiser, wanted, 0, engine)
+        return engine.sent
+
+    assert_equal(last_gradient([0, 1, 2], [3, 4, 5]), last_gradient([3, 4, 5]))
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0, 1.0), (4, 0.5), (9, 0.25)])
+def test_a_step_is_as_long_as_the_schedule_has_it(small_data, step, factor):
+    """SGD's first step at a later number: the learning rates are those of that number."""
+
+    def moved(step):
+        changes = {"kind": "sgd", "clip": None, "schedule": "step", "step_every": 4, "step_factor": 0.5}
+        changes = {f"optimiser__{name}": value for name, value in changes.items()}
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", **changes)
+        before = [parameter.detach().clone() for parameter in learner.parameters()]
+        meta_step(learner, tasks.load(range(3)), optimiser, wanted, step, Engine())
+        return [parameter.detach() - old for parameter, old in zip(learner.parameters(), before, strict=True)]
+
+    for found, first in zip(moved(step), moved(0), strict=True):
+        torch.testing.assert_close(found, factor * first, rtol=1e-6, atol=1e-15)
+
+
+def test_training_is_in_training_mode_whatever_the_learner_was_in(small_data, tmp_path, monkeypatch):
+    modes = []
+    monkeypatch.setattr(training, "build_learner", lambda *a, **b: build_learner(*a, **b).eval())
+    step = lambda learner, *rest: modes.append(learner.training) or meta_step(learner, *rest)
+    monkeypatch.setattr("e3bm.runs.training.meta_train.meta_step", step)
+    run_train(settings(small_data, "mtl", optimiser__steps=3, validation__every=1), tmp_path / "run")
+    assert modes == [True] * 3
+
+
+def test_what_is_random_in_a_model_is_a_function_of_seed_and_step(small_data):
+    """Methods of others may draw where they are: the same step draws the same, whatever was drawn before it."""
+
+    def drawn(step, seed=0, before=0):
+        wanted, learner, tasks, optimiser = prepared(small_data, "mtl", seed=seed)
+        numbers = []
+        learner.register_forward_pre_hook(lambda *_: numbers.append(float(torch.rand(()))))
+        torch.rand(before)
+        meta_step(learner, tasks.load(range(3)), optimiser, wanted, step, Engine())
+        return numbers[0]
+
+    assert drawn(2) == drawn(2, before=7)
+    assert len({drawn(2), drawn(3), drawn(2, seed=1)}) == 3
+
+
+def test_a_process_without_tasks_adds_nothing(small_data):
+    """With more processes than tasks some have none; they take the others' step all the same."""
+
+    class Follower(OneOfTwo):
+        def agree(self, value):
+            return 2  # of the leader's tasks, support and queries passed
+
+        def gather(self, mine, total, dim=0):
+            assert mine.shape[dim] == 0
+            return mine.new_ones(*mine.shape[:dim], total, *mine.shape[dim + 1 :])
+
+    wanted, learner, _, optimiser = prepared(small_data, "mtl-scaled")
+    engine = Follower()
+    _, (loss, _) = meta_step(learner.train(), None, optimiser, wanted, 0, engine)
+    assert loss == 1.0  # the others'
+    assert not any(gradient.any() for gradient in engine.sent)
+
+
+def test_what_has_nothing_to_train_is_kept_as_the_best(small_data, tmp_path):
+    run = run_train(settings(small_data, "nearest_mean"), tmp_path / "run")
+    (line,) = run.lines("metrics")
+    assert (line["step"], line["split"], line["best"]) == (0, "val", True)
+    assert Checkpoints(run.path).state("best")["step"] == Checkpoints(run.path).state("last")["step"] == 12

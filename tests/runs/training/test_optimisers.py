@@ -146,6 +146,21 @@ def test_one_step_moves_each_kind_by_its_own_rate(small_data, kind):
             )
 
 
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_weights_decay_where_the_settings_say_so(small_data, kind):
+    """Without any other gradient what is trained goes towards zero, or stays."""
+    wanted = settings(small_data, "mtl")
+    for decay in (0.0, 0.1):
+        learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
+        optimiser = build_optimiser(learner, OUTER.but(kind=kind, theta=1e-3, weight_decay=decay))
+        before = learner.method.initialiser.weight.detach().clone()
+        for parameter in learner.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimiser.step()
+        after = learner.method.initialiser.weight.detach()
+        assert bool((after.abs() < before.abs()).all() if decay else torch.equal(after, before))
+
+
 def test_schedules_are_functions_of_the_step():
     steps = lambda kind, **more: [
         schedule_factor(OptimiserSettings(steps=8, schedule=kind, **more), step) for step in (0, 3, 4, 8)
@@ -153,6 +168,7 @@ def test_schedules_are_functions_of_the_step():
     assert steps("constant") == [1.0, 1.0, 1.0, 1.0]
     assert steps("step", step_every=4, step_factor=0.5) == [1.0, 1.0, 0.5, 0.25]
     assert steps("milestones", milestones=(3, 7), step_factor=0.5) == [1.0, 0.5, 0.5, 0.25]
+    assert steps("milestones", milestones=(3, 7), factors=(0.25, 0.5)) == [1.0, 0.25, 0.25, 0.125]
     assert steps("cosine") == pytest.approx([1.0, 0.5 * (1 + math.cos(3 * math.pi / 8)), 0.5, 0.0])
 
 
@@ -160,6 +176,12 @@ def test_schedules_are_functions_of_the_step():
 def test_milestones_and_their_schedule_belong_together(half):
     with pytest.raises(SettingsError, match="belong together; set both"):
         read_settings(OptimiserSettings, half)
+
+
+def test_every_milestone_has_a_factor_or_none_has():
+    wrong = {"schedule": "milestones", "milestones": (3, 7), "factors": (0.1,)}
+    with pytest.raises(SettingsError, match="2 milestones need as many factors, found 1"):
+        read_settings(OptimiserSettings, wrong)
 
 
 def gradients(*values):

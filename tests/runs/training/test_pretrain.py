@@ -1,16 +1,19 @@
 """Pretraining: schedules, classifiers, selection by few-shot accuracy, and that it learns."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
 from torch.nn import functional
 
 from e3bm.backbones import build
+from e3bm.data.episodes.classification import LabelledBatch
 from e3bm.errors import SettingsError
+from e3bm.runs.engine import Engine
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.settings import PretrainSettings
-from e3bm.runs.training.pretrain import Classifier, rate_at, run_pretrain
+from e3bm.runs.training.pretrain import Classifier, _step, rate_at, run_pretrain
 from small_runs import TRAIN_CLASSES, assert_equal, pretrain_settings
 
 
@@ -97,3 +100,69 @@ def test_a_batch_larger_than_the_data(small_data, tmp_path):
     with pytest.raises(SettingsError, match=r"batch size must lie in 1\.\.80, found 500"):
         run_pretrain(pretrain_settings(small_data, batch=500), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Sent(Engine):
+    """A process that keeps what it would have sent: the gradients of its share."""
+
+    @contextmanager
+    def summed_gradients(self, parameters):
+        trained = list(parameters)
+        yield
+        object.__setattr__(self, "sent", [parameter.grad.clone() for parameter in trained])
+
+    def gather(self, mine, total, dim=0):
+        return mine
+
+    def share_buffers(self, module):
+        pass
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_process_counts_for_its_share(small_data, world):
+    wanted = pretrain_settings(small_data)
+    torch.manual_seed(0)
+    model = Classifier(build("conv4", width=0.25, image_size=16), 7, "linear").double()
+    batch = LabelledBatch(torch.randn(6, 3, 16, 16, dtype=torch.double), torch.tensor([0, 1, 2, 3, 4, 6]))
+    loss = functional.cross_entropy(model(batch.images), batch.labels)
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    engine = Sent(world=world)
+    _step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0), wanted, 0, engine)
+    for found, whole in zip(engine.sent, expected, strict=True):
+        torch.testing.assert_close(found, whole / world, rtol=1e-9, atol=1e-12)
+
+
+def test_only_matrices_are_decayed(small_data, tmp_path, monkeypatch):
+    """Biases, scales and shifts have no weight decay."""
+    groups, made = [], torch.optim.SGD
+
+    def spy(given, **options):
+        groups.extend(given)
+        return made(given, **options)
+
+    monkeypatch.setattr(torch.optim, "SGD", spy)
+    run_pretrain(pretrain_settings(small_data, epochs=1, weight_decay=0.01), tmp_path / "run")
+    decayed = [parameter for group in groups if group.get("weight_decay") for parameter in group["params"]]
+    others = [parameter for group in groups if not group.get("weight_decay") for parameter in group["params"]]
+    assert {group.get("weight_decay", 0.0) for group in groups} == {0.01, 0.0}
+    assert decayed
+    assert others
+    assert min(parameter.ndim for parameter in decayed) > 1 >= max(parameter.ndim for parameter in others)
+
+
+def test_training_goes_on_in_training_mode_after_a_validation(small_data, tmp_path, monkeypatch):
+    """Whatever the validation did to the network: running statistics count every step."""
+
+    def looked(backbone, *_):
+        backbone.eval()
+        return 50.0, 1.0
+
+    monkeypatch.setattr("e3bm.runs.training.pretrain.few_shot_accuracy", looked)
+    run = run_pretrain(pretrain_settings(small_data, epochs=3), tmp_path / "run")
+    assert int(Checkpoints(run.path).weights("last")["backbone.blocks.0.norm.num_batches_tracked"]) == 3 * 4
+
+
+def test_every_tenth_step_and_the_last_are_logged(small_data, tmp_path):
+    run = run_pretrain(pretrain_settings(small_data, epochs=4), tmp_path / "run")
+    training = [line for line in run.lines("metrics") if line["split"] == "train"]
+    assert [(line["step"], line["epoch"]) for line in training] == [(10, 2), (16, 3)]

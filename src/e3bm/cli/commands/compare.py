@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from e3bm.cli.console import parse, print_json, show
 
@@ -28,12 +28,16 @@ class Options:
     """test or val."""
     against: str = ""
     """Part of the name of the method (and backbone) that differences are taken to; unset: the best one."""
+    queries: Literal["even", "uneven"] = "even"
+    """Results on episodes with as many queries of every class, or those on uneven ones (`e3bm test --query-shares`)."""
     ablations: bool = False
     """Also ablations of alpha and v."""
     results: Path = Path("results")
     """Folder of kept results."""
     runs: tuple[Path, ...] = ()
     """Further run folders, or folders of them."""
+    figure: Path | None = None
+    """A .png or .svg file for accuracy over seconds of training; with several --shots one each (FILE-1shot, ..)."""
     markdown: bool = False
     """Print Markdown."""
     json: bool = False
@@ -50,6 +54,7 @@ def _name_the_missing(found: "list[list[Result]]", options: Options) -> None:
             first = found[0][0]
             command = f"e3bm test {path} --dataset {first.dataset} --split {first.split} --episodes {first.episodes} "
             command += f"--ways {first.ways} --shots {first.shots} --queries {first.queries}"
+            command += "" if first.query_shares is None else f" --query-shares {first.query_shares}"
             show(f"{path} is in no table: it was not tested on these episodes; run: {command}", file=sys.stderr)
 
 
@@ -67,10 +72,24 @@ def run(words: Sequence[str]) -> int:
     found = [
         compare(
             known,
-            Question(options.dataset, shots, options.ways, options.split, options.against, options.ablations),
+            Question(
+                options.dataset,
+                shots,
+                ways=options.ways,
+                split=options.split,
+                against=options.against,
+                uneven=options.queries == "uneven",
+                ablations=options.ablations,
+            ),
         )
         for shots in options.shots
     ]
+    if options.figure is not None:
+        from e3bm.report.accuracy_over_time import write_figure
+
+        for shots, results in zip(options.shots, found, strict=True):
+            stem = options.figure.stem + (f"-{shots}shot" if len(found) > 1 else "")
+            write_figure(results, options.figure.with_stem(stem))
     if options.json:
         print_json([result.as_json() for results in found for result in results])
         return 0

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import parse, progress_here, settings_of_preset
+from e3bm.errors import SettingsError
 from e3bm.runs.settings import PretrainSettings
 
 
@@ -18,6 +19,9 @@ class Options:
     run: Path
     """Run folder; naming the folder of an unfinished run continues it."""
     settings: Annotated[PretrainSettings, tyro.conf.arg(name="")]
+    folds: int = 0
+    """Train so many more backbones, each without one part of the training classes, for `e3bm train --tasks
+    cross-fitted`; a finished run gets them without being trained again."""
     tensorboard: bool = False
     """Show the same numbers in TensorBoard: in the run's folder `tensorboard`."""
     json: bool = False
@@ -30,9 +34,14 @@ def run(words: Sequence[str]) -> int:
     default, words = settings_of_preset(words, "pretrain", PretrainSettings())
     options = parse(Options, words, "pretrain", about, Options(run=tyro.MISSING, settings=default))
     from e3bm.cli.console import show_best
-    from e3bm.runs.training.pretrain import run_pretrain
+    from e3bm.runs.training.pretrain import run_folds, run_pretrain
 
-    folder = run_pretrain(options.settings, options.run, progress_here(), tensorboard=options.tensorboard)
+    if options.folds and options.settings.left_out is not None:
+        raise SettingsError("A backbone that leaves classes out has no folds of its own; set --folds or --left-out.")
+    progress = progress_here()
+    folder = run_pretrain(options.settings, options.run, progress, tensorboard=options.tensorboard)
+    if options.folds:
+        run_folds(options.settings, options.run, options.folds, progress, tensorboard=options.tensorboard)
     show_best(
         folder,
         options.run,

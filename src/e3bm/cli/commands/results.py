@@ -56,8 +56,7 @@ def _list(options: Options) -> int:
         return 0
     for run in runs:
         told = "; ".join(
-            f"{each.dataset} {each.split} {each.ways}-way {each.shots}-shot {each.accuracy:.2f} ± {each.ci:.2f}"
-            for each in run.results
+            f"{each.dataset} {each.split} {each.task} {each.accuracy:.2f} ± {each.ci:.2f}" for each in run.results
         )
         show(f"{run.path.relative_to(options.results)}  {run.title}  {told or run.kind}")
     return 0

@@ -35,12 +35,27 @@ def run(words: Sequence[str]) -> int:
         raise SettingsError(f"The server needs {error.name}; run: pip install 'e3bm[serve]'") from None
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.serving.app import create_app
+    from e3bm.serving.gate.access import choose_token, is_loopback
     from e3bm.serving.server import serve
 
+    settings, token = options.settings, choose_token(options.settings)
     classifier = FewShotClassifier() if options.model is None else FewShotClassifier.load(options.model)
-    app = create_app(options.settings, classifier)
-    # A signal comes through once the server has stopped; nothing is lost by it, because nothing is kept.
+    app = create_app(settings, classifier, token)
+
+    now = app.state.service.workspace.snapshot
+
+    def tell(address: str) -> None:
+        print(f"Serving at {address} (Ctrl-C stops)", flush=True)
+        if settings.keep is not None:
+            print(f"{settings.keep} keeps {len(now.classes)} classes and the features of {now.photo_count} photos.")
+        if token is not None:
+            print(f"The token is {token}: open {address}?token={token} or send 'Authorization: Bearer {token}'.")
+        elif not is_loopback(settings.host):
+            print("e3bm: whoever reaches this address may use the server, because of --no-token.", file=sys.stderr)
+        sys.stdout.flush()
+
+    # A signal comes through once the server has stopped; nothing is lost by it.
     with suppress(KeyboardInterrupt):
-        serve(app, options.settings, lambda address: print(f"Serving at {address} (Ctrl-C stops)", flush=True))
+        serve(app, settings, tell)
     print("e3bm: the server has stopped.", file=sys.stderr)
     return 0

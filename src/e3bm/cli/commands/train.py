@@ -62,7 +62,7 @@ def _method_named(words: Sequence[str]) -> str | None:
 
 def _check_own(method: MethodSettings, words: Sequence[str]) -> None:
     """Refuse options that the method does not have, with those that it has."""
-    own = [f"--method.{name.replace('_', '-')}" for name in type(method).model_fields if name != "name"]
+    own = [_flag(name, value) for name, value in method if name != "name"]
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         if flag.startswith("--method.") and flag not in ("--method.name", *own):
@@ -74,6 +74,11 @@ def _check_own(method: MethodSettings, words: Sequence[str]) -> None:
             raise SettingsError(
                 f"{method.title} has no inner loop, so there is no alpha and no v to set; leave out {flag}."
             )
+
+
+def _flag(name: str, value: Any) -> str:
+    """The option of a method's setting; what is on by default has an option that switches it off."""
+    return f"--method.{'no-' if value is True else ''}{name.replace('_', '-')}"
 
 
 def _options_with(method: MethodSettings, default: TrainSettings) -> tuple[type[Options], Options]:

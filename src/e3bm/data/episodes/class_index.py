@@ -23,6 +23,8 @@ class EpisodeList(Protocol):
     @property
     def queries(self) -> int: ...
     @property
+    def query_shares(self) -> int | None: ...
+    @property
     def split(self) -> str: ...
     @property
     def episodes(self) -> int: ...
@@ -75,7 +77,7 @@ class ClassIndex:
 
     def hash_of(self, result: EpisodeList) -> str:
         """The hash of the episodes that a result states, drawn anew."""
-        spec = EpisodeSpec(result.ways, result.shots, result.queries)
+        spec = EpisodeSpec(result.ways, result.shots, result.queries, result.query_shares)
         return episodes_hash(self.sampler(result.split, spec, result.episodes_seed, "test"), result.episodes)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Int64, UInt64
 from torch import Tensor
 
 from e3bm.core.episode import EpisodeIndex, EpisodeSpec
-from e3bm.data.episodes.randomness import integers_below, random_words, shuffled
+from e3bm.data.episodes.randomness import HALF, integers_below, random_words, shuffled
 from e3bm.data.store.image_set import ImageSet
 from e3bm.errors import DataError
 
@@ -20,6 +20,8 @@ class EpisodeSampler:
 
     Classes, their order (hence the labels 0..W-1), images and the order of the queries are random; the support is
     listed way by way. Every class offers its largest number of shots plus its queries, so support and query never meet.
+    Where classes share the queries unevenly, an episode has the support of the even one with its number, and as many
+    of its queries as the shares leave.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class EpisodeSampler:
                 "ask for fewer ways or add classes."
             )
         for number, members in positions.items():
-            if len(members) < self._per_class:
+            needed = spec.shot_range[1] + spec.most_queries
+            if len(members) < needed:
                 label = number if class_names is None else f"'{class_names[number]}'"
+                uneven = "" if spec.query_shares is None else " that may all be of one class"
                 raise DataError(
-                    f"Class {label} has {len(members)} images, but {spec.shot_range[1]} shots and {spec.queries} "
-                    f"queries need {self._per_class}; ask for fewer or add images."
+                    f"Class {label} has {len(members)} images, but {spec.shot_range[1]} shots and {spec.most_queries} "
+                    f"queries{uneven} need {needed}; ask for fewer or add images."
                 )
         lists = [np.asarray(members, dtype=np.int64) for members in positions.values()]
         self._class_numbers = np.array(self.classes, dtype=np.int64)
@@ -86,12 +90,16 @@ class EpisodeSampler:
         shots = low + integers_below(shots_drawn, high - low + 1).astype(np.int64)
         shape = (count * ways, self._per_class)
         local = _without_replacement(pick_images.reshape(shape), order_images.reshape(shape), self._counts[rows])
+        if spec.query_shares is not None:
+            local = np.concatenate([local, self._more_queries(numbers, local, self._counts[rows])], axis=1)
         images = self._positions[self._starts[rows][:, None] + local.astype(np.int64)].reshape(count, ways, -1)
         slots = np.broadcast_to(np.arange(ways * queries, dtype=np.uint64), order_queries.shape)
         query_slots = shuffled(slots, order_queries).astype(np.int64)
-        query = np.take_along_axis(images[:, :, high:].reshape(count, -1), query_slots, axis=1)
+        asked = np.arange(images.shape[2] - high) < self._queries_of_each(numbers)[:, :, None]
+        of_all = lambda values: np.take_along_axis(values[asked].reshape(count, -1), query_slots, axis=1)
+        query = of_all(images[:, :, high:])
+        query_labels = of_all(np.broadcast_to(np.arange(ways)[:, None], asked.shape))
         classes = self._class_numbers[rows].reshape(count, ways)
-        query_labels = query_slots // queries
         support = images[:, :, :high].reshape(count, -1)
         labels = tuple(np.repeat(np.arange(ways), high).tolist())
         columns = [classes.tolist(), support.tolist(), [labels] * count, query.tolist(), query_labels.tolist()]
@@ -99,6 +107,34 @@ class EpisodeSampler:
             real = (np.arange(high) < shots[:, :, None]).reshape(count, -1).tolist()
             columns[1:3] = [list(map(tuple, map(compress, column, real))) for column in columns[1:3]]
         return [EpisodeIndex(*map(tuple, record)) for record in zip(*columns, strict=True)]
+
+    def _queries_of_each(self, numbers: Sequence[int]) -> Int64[np.ndarray, "R W"]:
+        """How many queries each class of each episode has."""
+        spec = self.spec
+        if spec.query_shares is None:
+            return np.full((len(numbers), spec.ways), spec.queries)
+        # The gaps between uniform numbers in order are Dirichlet(1), and a gaps together are Dirichlet(a). In whole
+        # numbers, so that every machine rounds alike.
+        places = spec.ways * spec.query_shares - 1
+        words = np.sort(random_words(self.seed, f"{self.stream}/query shares", numbers, places), axis=1)
+        ends = words[:, spec.query_shares - 1 :: spec.query_shares] >> HALF
+        total = np.uint64(spec.ways * spec.queries)
+        rounded = (ends * total + (np.uint64(1) << HALF - np.uint64(1))) >> HALF
+        return np.diff(rounded.astype(np.int64), prepend=0, append=int(total), axis=1)
+
+    def _more_queries(
+        self, numbers: Sequence[int], taken: UInt64[np.ndarray, "R m"], counts: np.ndarray
+    ) -> UInt64[np.ndarray, "R n"]:
+        """Further images of every class, none of them taken, up to all queries of an episode."""
+        more = self.spec.most_queries - self.spec.queries
+        words = random_words(self.seed, f"{self.stream}/more queries", numbers, 2 * self.spec.ways * more)
+        pick, order = (part.reshape(-1, more) for part in np.split(words, 2, axis=1))
+        rest = _without_replacement(pick, order, counts - taken.shape[1])
+        # The r-th image of those that are left lies behind every taken one that has at most r free ones before it.
+        free_before = np.sort(taken, axis=1) - np.arange(taken.shape[1], dtype=np.uint64)
+        passed = (free_before[:, None, :] <= rest[:, :, None]).sum(2, dtype=np.uint64)
+        further: UInt64[np.ndarray, "R n"] = rest + passed
+        return further
 
     def split_classes(self, episodes: Sequence[EpisodeIndex]) -> Int64[Tensor, "T W"]:
         """For every way of every episode, the place of its class among all classes of the split, 0..C-1."""

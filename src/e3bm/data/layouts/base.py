@@ -40,6 +40,8 @@ class KnownClasses:
     split_of: Mapping[str, str] = field(default_factory=dict)
     by_number: tuple[str, ...] = ()
     """Class names in the order of the numbers that pickles use, where there is such an order."""
+    family_of: Mapping[str, str] = field(default_factory=dict)
+    """The larger class that a class belongs to, where the data set has such."""
 
 
 @dataclass(frozen=True, eq=False)

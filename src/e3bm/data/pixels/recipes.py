@@ -49,6 +49,24 @@ def sib(size: int) -> Recipe:
     )
 
 
+@RECIPES.register("can")
+def can(size: int) -> Recipe:
+    """CAN without its random erasing: crops from a border of a tenth (8 of 84 pixels), flip."""
+    return _recipe(
+        f"resize {size}, centre_crop {size}, padded_crop {size} {round(size / 10)}, flip, normalise gidaris",
+        f"resize {size}, centre_crop {size}, normalise gidaris",
+    )
+
+
+@RECIPES.register("egnn")
+def egnn(size: int) -> Recipe:
+    """EGNN: crops from a border of 4, no mirror images."""
+    return _recipe(
+        f"resize {size}, centre_crop {size}, padded_crop {size} 4, normalise gidaris",
+        f"resize {size}, centre_crop {size}, normalise gidaris",
+    )
+
+
 @RECIPES.register("cifar")
 def cifar(size: int) -> Recipe:
     """CIFAR-FS and FC100: crops of 32 from a border of 4, flip; other sizes in proportion."""

@@ -3,7 +3,7 @@
 from e3bm.data.layouts.base import KnownClasses
 from e3bm.data.layouts.folders import ClassFolders, CsvImages, SplitFolders
 from e3bm.data.layouts.pickles import CifarArchive, SplitPickles
-from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount, class_list, split_of_each
+from e3bm.data.source import SOURCES, Download, SourceCard, SplitCount, class_list, family_of_each, split_of_each
 
 PIXEL_MEAN = (129.37731888, 124.10583864, 112.47758569)
 PIXEL_STD = (68.20947949, 65.43124043, 70.45866994)
@@ -50,7 +50,7 @@ class FC100:
         """Fine classes, each in the split of its super-class."""
         members, splits = class_list("cifar100"), split_of_each(class_list("fc100"))
         split_of = {name: splits[group] for group, names in members.items() for name in names.split()}
-        return KnownClasses(split_of, _fine_names())
+        return KnownClasses(split_of, _fine_names(), family_of_each(members))
 
 
 @SOURCES.register("cifar-fs")
@@ -76,4 +76,5 @@ class CifarFS:
 
     def known_classes(self) -> KnownClasses:
         """Fine classes as Bertinetto's lists have them."""
-        return KnownClasses(split_of_each(class_list("cifar_fs")), _fine_names())
+        families = family_of_each(class_list("cifar100"))
+        return KnownClasses(split_of_each(class_list("cifar_fs")), _fine_names(), families)

@@ -3,7 +3,7 @@
 from e3bm.data.layouts.base import KnownClasses
 from e3bm.data.layouts.folders import ClassFolders, CsvImages, SplitFolders
 from e3bm.data.layouts.pickles import NpzImages, PngPickles, SplitPickles
-from e3bm.data.source import SOURCES, SourceCard, SplitCount, class_list, split_of_each
+from e3bm.data.source import SOURCES, SourceCard, SplitCount, class_list, family_of_each, split_of_each
 
 
 @SOURCES.register("tieredimagenet")
@@ -27,4 +27,6 @@ class TieredImageNet:
 
     def known_classes(self) -> KnownClasses:
         """The WordNet numbers of the classes."""
-        return KnownClasses(split_of_each(class_list("tieredimagenet")))
+        groups = class_list("tieredimagenet")
+        families = {name: group for split in groups.values() for name, group in family_of_each(split).items()}
+        return KnownClasses(split_of_each(groups), family_of=families)

@@ -14,6 +14,7 @@ from e3bm.core.adapt import adapt
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import MetaLearner
 from e3bm.fewshot.prior.learner import PrincipalMethod
+from e3bm.progress import Progress, Silent, stage
 
 LEAVE_ONE_OUT = 100
 MANY = 2_000
@@ -53,7 +54,13 @@ def fold_numbers(labels: Int64[Tensor, " S"], ways: int) -> Int64[Tensor, " S"]:
 
 @torch.no_grad()
 def leave_one_out(
-    learner: MetaLearner, features: Float[Tensor, "S D"], labels: Int64[Tensor, " S"], ways: int, *, unit_length: bool
+    learner: MetaLearner,
+    features: Float[Tensor, "S D"],
+    labels: Int64[Tensor, " S"],
+    ways: int,
+    *,
+    unit_length: bool,
+    progress: Progress | None = None,
 ) -> HeldOut | None:
     """Refit without each fold; None where no class has two examples."""
     folds = fold_numbers(labels, ways)
@@ -61,11 +68,12 @@ def leave_one_out(
     if count == 0:
         return None
     features = _in_their_span(features)
-    at_once = max(1, NUMBERS_AT_ONCE // features.numel())
-    parts = [
-        _refit(learner, features, labels, ways, folds, range(start, min(start + at_once, count)), unit_length)
-        for start in range(0, count, at_once)
-    ]
+    at_once, parts, progress = max(1, NUMBERS_AT_ONCE // features.numel()), [], progress or Silent()
+    with stage(progress, "leaving photos out", count):
+        for start in range(0, count, at_once):
+            numbers = range(start, min(start + at_once, count))
+            parts.append(_refit(learner, features, labels, ways, folds, numbers, unit_length))
+            progress.advance(numbers.stop)
     positions, scores, distances, facts = (torch.cat(part) for part in zip(*parts, strict=True))
     order = torch.argsort(positions)
     positions = positions[order]

@@ -2,9 +2,13 @@
 
 `paper` is what the paper or its published code says; `e3bm` is ours. docs/deviations.md has the reasons.
 To add a preset, yield it where its family lives: `published.py`, `small.py` (FC100 for two cores), or one of the other
-systems of the tables in `feature_systems.py`, `inner_systems.py` and `image_systems.py`; `configurations.py` has the
-inner loops and hyperpriors they share. A new family is a file of its own, listed below.
+systems of the tables in `feature_systems.py`, `inner_systems.py`, `image_systems.py` and `metric_systems.py`;
+`configurations.py` has the inner loops and hyperpriors they share. A new family is a file of its own, listed below.
 """
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 
 from e3bm.errors import SettingsError
 from e3bm.paper.presets.configurations import (
@@ -24,16 +28,19 @@ from e3bm.paper.presets.configurations import (
 from e3bm.paper.presets.feature_systems import feature_system_presets
 from e3bm.paper.presets.image_systems import ctm_presets, robust_presets, tadam_presets
 from e3bm.paper.presets.inner_systems import inner_system_presets
+from e3bm.paper.presets.metric_systems import metric_system_presets
 from e3bm.paper.presets.published import omniglot_presets, paper_presets, paper_variants
 from e3bm.paper.presets.small import small_presets, small_variants
 
 
-def presets() -> dict[str, Preset]:
-    """All presets by name."""
+@cache
+def presets() -> Mapping[str, Preset]:
+    """All presets by name; made once."""
     paper, small = list(paper_presets()), list(small_presets())
     rows = [*paper, *small, *paper_variants(paper), *small_variants(small), *feature_system_presets()]
     rows += [*omniglot_presets(), *inner_system_presets(rows), *tadam_presets(), *ctm_presets(), *robust_presets()]
-    return {preset.name: preset for preset in rows}
+    rows += metric_system_presets()
+    return MappingProxyType({preset.name: preset for preset in rows})
 
 
 def find_preset(name: str) -> Preset:

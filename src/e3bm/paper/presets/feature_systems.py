@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from e3bm.paper.presets.configurations import Kind, Preset, hyperprior_settings
+from e3bm.paper.presets.configurations import KINDS, Kind, Preset, hyperprior_settings
 from e3bm.paper.presets.small import FC100, resnet12_pretrain
 from e3bm.runs.settings import TestSettings, TrainSettings
 from e3bm.settings import read_settings
@@ -45,6 +45,8 @@ class System:
     optimiser: dict[str, Any] | None = None
     train_shots: int | None = None
     """Shots in training where they are not those of the test."""
+    hyperprior: dict[str, Any] | None = None
+    """What is changed of the hyperprior where rates and votes are generated."""
 
 
 SYSTEMS = (
@@ -77,7 +79,15 @@ SYSTEMS = (
         15,
         ("plain", "lstm-transductive"),
     ),
-    System("map_rounds", {"name": "map_rounds"}, FROZEN, 15, ("plain", "lstm-transductive")),
+    # Learned MAP begins with the rule as it is, a vote for the last round only; other votes can then not be factors.
+    System(
+        "map_rounds",
+        {"name": "map_rounds"},
+        FROZEN,
+        15,
+        KINDS,
+        hyperprior={"mixing": "shifted", "weight_start": "last"},
+    ),
     System("pt_map", {"name": "pt_map"}, FROZEN, 15, ("plain", "lstm-transductive")),
     System("tim", {"name": "tim", "epochs": 30}, FROZEN, 15, ("plain", "lstm-transductive")),
     System("laplacian_shot", {"name": "laplacian_shot"}, FROZEN, 15),
@@ -100,6 +110,9 @@ def feature_system_presets() -> Iterator[Preset]:
 
 
 def _preset(system: System, shots: int, kind: Kind) -> Preset:
+    hyperprior = hyperprior_settings(system.word, "e3bm", kind)
+    if hyperprior.generated:
+        hyperprior = hyperprior.but(**(system.hyperprior or {}))
     train = read_settings(
         TrainSettings,
         {
@@ -107,7 +120,7 @@ def _preset(system: System, shots: int, kind: Kind) -> Preset:
             "episode": {"ways": 5, "shots": system.train_shots or shots, "queries": system.queries},
             "backbone": {"name": "resnet12", "width": 0.5, **system.training["backbone"]},
             "method": system.method,
-            "hyperprior": hyperprior_settings(system.word, "e3bm", kind).model_dump(),
+            "hyperprior": hyperprior.model_dump(),
             "optimiser": {**system.training["optimiser"], **(system.optimiser or {})},
             "validation": system.training["validation"],
         },

@@ -71,7 +71,12 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
         method = preset.train.method.name
         if method == "mtl":
             yield _scaled(preset)
-        yield _pretrained_maml(preset) if method == "maml" else _whitened(preset)
+        if method == "maml":
+            yield (pretrained := _pretrained_maml(preset))
+            yield from five_seeds(pretrained)
+        else:
+            yield _whitened(preset)
+            yield _cross_fitted(_whitened(preset))
         yield from ablation_arms(preset)
 
 
@@ -113,6 +118,15 @@ def _whitened(preset: Preset) -> Preset:
     name = preset.name.replace("-fc100-", "-whitened-fc100-")
     about = f"{preset.about}, features centred and partially whitened"
     return replace(preset, name=name, about=about, train=train, pretrain=pretrain)
+
+
+def _cross_fitted(preset: Preset) -> Preset:
+    changes: dict[str, Any] = {"tasks": "cross-fitted"}
+    if preset.train.method.name == "sib":
+        changes["method__feature_weight"] = False
+    name = preset.name.replace("-whitened-", "-cross-fitted-")
+    about = f"{preset.about}, trained on classes new to their features"
+    return replace(preset, name=name, about=about, train=preset.train.but(**changes))
 
 
 def _pretrained_maml(preset: Preset) -> Preset:

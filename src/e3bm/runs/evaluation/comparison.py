@@ -1,7 +1,7 @@
 """Models on the same episodes, side by side: paired differences, and seeds taken together field by field."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -21,23 +21,35 @@ class Measured:
 
     result: Result
     accuracy: Float[Tensor, " N"] | None
+    metrics: Mapping[str, Float[Tensor, " N"]] = field(default_factory=dict)
+    """Every other metric on every episode, by name, where it is known."""
 
 
 def pair(tested: Sequence[Measured]) -> list[Measured]:
-    """Compare each model with its own baseline, or else with the first model, on the same episodes."""
+    """Compare each model with its own baseline, or else with the first model, on the same episodes.
+
+    Where the first model is compared with its baseline, that baseline stands for itself.
+    """
     return [_paired(each, tested) for each in tested]
 
 
-def _paired(one: Measured, tested: Sequence[Measured]) -> Measured:
+def _baseline(one: Measured, tested: Sequence[Measured]) -> Measured | None:
     others = [other for other in tested if other is not one]
-    baseline = baseline_of(one.result, [other.result for other in others])
-    first = tested[0] if tested[0] in others and tested[0].result.protocol == one.result.protocol else None
-    partner = next((other for other in others if other.result is baseline), first)
+    found = baseline_of(one.result, [other.result for other in others])
+    return next((other for other in others if other.result is found), None)
+
+
+def _paired(one: Measured, tested: Sequence[Measured]) -> Measured:
+    first = tested[0]
+    alike = first is not one and first.result.protocol == one.result.protocol
+    partner = _baseline(one, tested) or (first if alike and _baseline(first, tested) is not one else None)
     if partner is None or partner.accuracy is None or one.accuracy is None:
         return one
     difference, interval = paired_difference(one.accuracy, partner.accuracy)
     name = f"{partner.result.method} ({partner.result.run})"
-    return replace(one, result=one.result.but(paired_with=name, paired_difference=difference, paired_ci=interval))
+    metrics = one.result.metrics | _metric_differences([one], [partner])
+    changes = {"paired_with": name, "paired_difference": difference, "paired_ci": interval, "metrics": metrics}
+    return replace(one, result=one.result.but(**changes))
 
 
 def seeds_together(tested: Sequence[Measured]) -> list[Result]:
@@ -77,18 +89,38 @@ def together(members: Sequence[Measured], baseline: Sequence[Measured] = ()) -> 
             "seed_std": stdev(each.accuracy for each in results),
         }
         | _difference(members, baseline)
+        | {"metrics": values["metrics"] | _metric_differences(*_same_seeds(members, baseline))}
     )
 
 
 def _difference(members: Sequence[Measured], baseline: Sequence[Measured]) -> dict[str, Any]:
     """The paired difference over the seeds that both have, or else over all."""
-    shared = {each.result.seed for each in members} & {each.result.seed for each in baseline}
-    chosen = lambda side: [each for each in side if not shared or each.result.seed in shared]
-    ours, theirs = mean_accuracy(chosen(members)), mean_accuracy(chosen(baseline)) if baseline else None
+    members, baseline = _same_seeds(members, baseline)
+    ours, theirs = mean_accuracy(members), mean_accuracy(baseline) if baseline else None
     if ours is None or theirs is None:
         return {"paired_with": None, "paired_difference": None, "paired_ci": None}
     difference, interval = paired_difference(ours, theirs)
     return {"paired_with": baseline[0].result.method, "paired_difference": difference, "paired_ci": interval}
+
+
+def _same_seeds(
+    members: Sequence[Measured], baseline: Sequence[Measured]
+) -> tuple[Sequence[Measured], Sequence[Measured]]:
+    """Those of both sides whose seeds both have, or else all."""
+    shared = {each.result.seed for each in members} & {each.result.seed for each in baseline}
+    chosen = lambda side: [each for each in side if not shared or each.result.seed in shared]
+    return chosen(members), chosen(baseline)
+
+
+def _metric_differences(members: Sequence[Measured], baseline: Sequence[Measured]) -> dict[str, float]:
+    """For every metric that both sides have on every episode: its paired difference, and the interval of that."""
+    both = [*members, *baseline]
+    names = [name for name in both[0].metrics if all(name in each.metrics for each in both)] if baseline else []
+    found = {}
+    for name in names:
+        ours, theirs = (torch.stack([each.metrics[name] for each in side]).mean(0) for side in (members, baseline))
+        found[f"{name}_difference"], found[f"{name}_difference_ci"] = paired_difference(ours, theirs)
+    return found
 
 
 def mean_accuracy(members: Sequence[Measured]) -> Float[Tensor, " N"] | None:
@@ -121,7 +153,7 @@ def _total(name: str, values: list[float]) -> float:
 
 
 def _averages(name: str, values: list[dict[str, float]]) -> dict[str, float]:
-    return {metric: fmean(each[metric] for each in values) for metric in values[0]}
+    return {name: fmean(each[name] for each in values) for name in values[0] if all(name in each for each in values)}
 
 
 def _curve(name: str, values: list[tuple[float, ...]]) -> tuple[float, ...]:
@@ -140,7 +172,7 @@ RULES: dict[str, Rule] = {
         (
             "format", "setting", "hyperprior", "schedules", "batchnorm", "transductive_batchnorm", "order", "epochs",
             "backbone", "trained_on", "parameters", "dataset", "split", "episodes", "episodes_hash", "episodes_seed",
-            "data_digest", "ways", "shots", "queries", "seen_classes", "system", "baseline",
+            "data_digest", "ways", "shots", "queries", "query_shares", "seen_classes", "system", "baseline",
         ),
         _same,
     ),

@@ -1,7 +1,7 @@
 """`e3bm test`: run folders in, one honest result each out, all on the same episodes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
 from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.calibration import fitted_factor
 from e3bm.runs.evaluation.comparison import Measured, pair, seeds_together
 from e3bm.runs.evaluation.ensemble import AveragedLearners
 from e3bm.runs.evaluation.evaluate import Evaluation, TaskSource, evaluate
@@ -88,6 +89,8 @@ class Subject:
     questions: "Questions"
     labels: Labels
     seed: int
+    validation: Callable[[], TaskSource]
+    """Tasks of the validation classes of the data that it was trained on, in the shape of the questions."""
     epochs: int | None = None
     """Another number of inner updates than in training."""
 
@@ -117,19 +120,30 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             subject = _meta_trained(run, train, settings, progress, engine)
         case None:
             raise CheckpointError(f"{run.path} holds a run of kind {run.kind}, which is not tested on episodes.")
-    with stage(progress, f"test {subject.labels.method}", settings.episodes):
+    factor = None
+    if settings.calibrate:
+        factor = fitted_factor(
+            subject.learner,
+            subject.validation(),
+            settings.calibrate,
+            batch=settings.batch,
+            engine=engine,
+            epochs=subject.epochs,
+        )
+    with stage(progress, f"test {subject.labels.method}", settings.count):
         found = evaluate(
             subject.learner,
             subject.tasks,
-            settings.episodes,
+            settings.count,
             batch=settings.batch,
             engine=engine,
             every_epoch=True,
             epochs=subject.epochs,
+            factor=factor,
             advance=progress.advance,
         )
-        progress.advance(settings.episodes, accuracy=float(found.accuracy.mean()))
-    return Measured(_result(run, subject, settings, found), found.accuracy)
+        progress.advance(settings.count, accuracy=float(found.accuracy.mean()))
+    return Measured(_result(run, subject, settings, found), found.accuracy, found.metrics)
 
 
 def _machine(trained: MachineSettings, settings: TestSettings) -> MachineSettings:
@@ -159,11 +173,12 @@ def _meta_trained(
         assert isinstance(encoder, Backbone)
         backbone = encoder.to(DTYPES[train.machine.precision])
         learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
-    tasks: TaskSource = (
-        feature_tasks(questions.data, questions.sampler, backbone, progress, dtype, engine, needs=train.method.needs)
-        if fixed or train.backbone.adapt == "frozen"
-        else image_tasks(questions.data, questions.sampler, augment=False, dtype=dtype)
-    )
+
+    def tasks(data: OpenData, sampler: EpisodeSampler) -> TaskSource:
+        if fixed or train.backbone.adapt == "frozen":
+            return feature_tasks(data, sampler, backbone, progress, dtype, engine, needs=train.method.needs)
+        return image_tasks(data, sampler, augment=False, dtype=dtype)
+
     sees_queries = train.method.transductive or (hyperprior.generated and hyperprior.setting == "transductive")
     inner = train.inner
     labels = Labels(
@@ -180,7 +195,15 @@ def _meta_trained(
         parameters=learned + (_size(backbone) if train.backbone.adapt == "frozen" else 0),
         checkpoint=checkpoint,
     )
-    return Subject(learner, tasks, questions, labels, train.seed, epochs=train.test_epochs)
+    return Subject(
+        learner,
+        tasks(questions.data, questions.sampler),
+        questions,
+        labels,
+        train.seed,
+        validation=lambda: tasks(trained_on, _validation_episodes(trained_on, questions)),
+        epochs=train.test_epochs,
+    )
 
 
 def _averaged(
@@ -233,7 +256,17 @@ def _pretrained(
         checkpoint=checkpoint,
     )
     learner = DirectLearner(NearestMean(ReadyFeatures(backbone.feature_size)))
-    return Subject(learner, tasks, questions, labels, pretrain.seed)
+
+    def validation() -> TaskSource:
+        sampler = _validation_episodes(trained_on, questions)
+        return feature_tasks(trained_on, sampler, backbone, progress, torch.float32, engine)
+
+    return Subject(learner, tasks, questions, labels, pretrain.seed, validation)
+
+
+def _validation_episodes(data: OpenData, questions: Questions) -> EpisodeSampler:
+    """Episodes in the shape of the questions, of the validation classes of the data that a run was trained on."""
+    return episode_sampler(data, "val", questions.episode, 0, "calibration")
 
 
 def _open_questions(
@@ -260,11 +293,11 @@ def _open_questions(
     check_splits(data.images.splits)
     other = changed.dataset != trained.dataset
     seen = seen_classes(trained_on.images, data.images, settings.split, settings.allow_seen) if other else 0
-    sampler = episode_sampler(data, settings.split, episode, settings.seed, "test")
-    check_episodes(sampler, settings.episodes)
-    digest = episodes_hash(sampler, settings.episodes)
+    sampler = episode_sampler(data, settings.split, episode, settings.seed, "test", query_shares=settings.query_shares)
+    check_episodes(sampler, settings.count)
+    digest = episodes_hash(sampler, settings.count)
     if settings.split == "test" and engine.leads:
-        line = {"dataset": data.images.name, "episodes": settings.episodes, "episodes_hash": digest}
+        line = {"dataset": data.images.name, "episodes": settings.count, "episodes_hash": digest}
         RunFolder(run.path).append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line})
     return Questions(data, episode, sampler, digest, seen)
 
@@ -281,7 +314,7 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         ci=numbers.pop("ci"),
         ece=numbers.pop("ece"),
         metrics=numbers,
-        episodes=settings.episodes,
+        episodes=settings.count,
         episodes_hash=questions.digest,
         episodes_seed=settings.seed,
         data_digest=questions.data.images.digest,
@@ -289,6 +322,7 @@ def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluatio
         ways=questions.episode.ways,
         shots=questions.episode.shots,
         queries=questions.episode.queries,
+        query_shares=settings.query_shares,
         seen_classes=questions.seen,
         seed=subject.seed,
         commit=commit(),
@@ -324,6 +358,8 @@ def _size(module: nn.Module) -> int:
 
 
 def _train_seconds(run: Run) -> float:
-    """Seconds of all steps, from the mean of those logged."""
+    """Seconds of all steps, from the mean of those logged; an ensemble has those of its members."""
+    if isinstance(run.settings, EnsembleSettings):
+        return sum(_train_seconds(read_run(beside(run.path, member))) for member in run.settings.members)
     timed = run.curve("train", "seconds")
     return float(sum(seconds for _, seconds in timed) / len(timed) * timed[-1][0]) if timed else 0.0

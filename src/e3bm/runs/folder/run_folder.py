@@ -108,8 +108,14 @@ class RunFolder:
                 f"{self.path} holds a {old['kind']} run, not a {kind} run; give another --run folder."
             )
         # Read as settings first: what the older file does not have yet has its default.
-        before = read_settings(type(settings), old["settings"]).model_dump(mode="json")
-        found = _differences(before, settings.model_dump(mode="json"))
+        before = read_settings(type(settings), old["settings"])
+        if isinstance(before, TrainSettings) and isinstance(settings, TrainSettings):
+            there, wanted = before.method.name, settings.method.name
+            if there != wanted:
+                raise CheckpointError(
+                    f"{self.path} holds a run of the method '{there}', not '{wanted}'; give another --run folder."
+                )
+        found = _differences(before.model_dump(mode="json"), settings.model_dump(mode="json"))
         if found:
             raise CheckpointError(
                 f"{self.path} holds a run with other settings: {'; '.join(found)}. "

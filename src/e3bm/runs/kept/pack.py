@@ -174,7 +174,7 @@ def story(run: Run, kept: KeptRun) -> str:
             lines.append(f"step {line['step']:>6}  validation {line['accuracy']:.2f} +- {line['ci']:.2f} %{best}")
     lines += [kept.checkpoint["words"]] if kept.checkpoint.get("words") else []
     lines += [
-        f"test on {result.dataset} {result.split}, {result.ways}-way {result.shots}-shot: {result.accuracy:.2f} +- "
+        f"test on {result.dataset} {result.split}, {result.task}: {result.accuracy:.2f} +- "
         f"{result.ci:.2f} % over {result.episodes} episodes (hash {result.episodes_hash[:12]})"
         for result in run.results
     ]

@@ -8,6 +8,7 @@ from torch import Tensor
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
 from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.episode import TaskBatch
+from e3bm.core.familiarity import Familiarity
 from e3bm.core.learner import Learner, MetaLearner
 from e3bm.data.episodes.loader import prefetched
 from e3bm.interruption import stop_politely
@@ -21,6 +22,7 @@ from e3bm.runs.settings import TrainSettings
 from e3bm.runs.training.optimisers import build_optimiser, check_gradients, clip_gradients, schedule_factor
 
 LOG_EVERY = 10
+TASKS_LOOKED_AT = 400  # training tasks whose range a hyperprior that minds it is told
 
 
 def meta_train(
@@ -74,6 +76,33 @@ def meta_train(
                 place.save()
             if engine.any(request.made):
                 place.stop()
+    if isinstance(learner, MetaLearner) and learner.hyperprior.familiarity is not None:
+        _learn_how_tasks_look(learner, learner.hyperprior.familiarity, tasks, settings, run, engine)
+
+
+def _learn_how_tasks_look(
+    learner: MetaLearner,
+    familiarity: Familiarity,
+    tasks: TaskSource,
+    settings: TrainSettings,
+    run: RunFolder,
+    engine: Engine,
+) -> None:
+    """After the last step: the best checkpoint notes the range of the training tasks, unless it has."""
+    checkpoints = Checkpoints(run.path)
+    checkpoints.load_weights(learner, "best")
+    if familiarity.known:
+        return
+    count = settings.optimiser.tasks
+    learner.eval()
+    with torch.no_grad(), familiarity.watching() as seen:
+        # Every process looks at all of them: the same numbers everywhere, and a few seconds.
+        for start in range(0, TASKS_LOOKED_AT, count):
+            learner(engine.place(tasks.load(range(start, min(start + count, TASKS_LOOKED_AT)))))
+    familiarity.learn(torch.cat(seen))
+    if engine.leads:
+        checkpoints.put_best(learner)
+    engine.wait()
 
 
 def _keep_as_it_is(
@@ -125,13 +154,17 @@ def meta_step(
     optimiser.zero_grad(set_to_none=True)
     figures = torch.zeros(0, 2 + 2 * epochs, dtype=torch.double)
     learner.method.at(progress)  # in processes without tasks too: it may say what is trained
-    if batch is not None:
+    trained = engine.summed_gradients(learner.parameters())
+    if batch is None:
+        with trained:
+            pass  # nothing of ours: the others' sums
+    else:
         batch = engine.place(batch)
         trace = learner(batch)
         loss = learner.training_loss(trace, batch, progress)
-        (held / count * loss).backward()
+        with trained:
+            (held / count * loss).backward()
         figures = _figures(trace, batch)
-    engine.sum_gradients(learner.parameters())
     check_gradients(optimiser, step)
     clip_gradients(optimiser, settings.optimiser)
     factor = schedule_factor(settings.optimiser, step) * learner.method.outer_factor(progress)

@@ -53,7 +53,9 @@ def schedule_factor(settings: OptimiserSettings, step: int) -> float:
     if settings.schedule == "step":
         return float(settings.step_factor ** (step // settings.step_every))
     if settings.schedule == "milestones":
-        return float(settings.step_factor ** sum(step >= milestone for milestone in settings.milestones))
+        factors = settings.factors or (settings.step_factor,) * len(settings.milestones)
+        passed = (step >= milestone for milestone in settings.milestones)
+        return math.prod(factor for factor, reached in zip(factors, passed, strict=True) if reached)
     if settings.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / settings.steps))
     return 1.0

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional
 from e3bm.backbones import Backbone, WhitenedBackbone, whitening_of
 from e3bm.core.learner import DirectLearner
 from e3bm.data.episodes.classification import ClassificationBatches, LabelledBatch
+from e3bm.data.episodes.folds import SomeTrainingClasses, class_folds
 from e3bm.data.episodes.loader import prefetched
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.interruption import stop_politely
@@ -25,6 +27,7 @@ from e3bm.runs.evaluation.evaluate import evaluate
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
 from e3bm.runs.folder.checkpoint import Checkpoints, Continuation
 from e3bm.runs.folder.run_folder import RunFolder, opened
+from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
 from e3bm.runs.training.optimisers import check_gradients
@@ -133,8 +136,8 @@ def _step(
         scores = model(images)
     scores = scores if scores.dtype == torch.double else scores.float()
     loss = functional.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
-    (loss / engine.world).backward()
-    engine.sum_gradients(model.parameters())
+    with engine.summed_gradients(model.parameters()):
+        (loss / engine.world).backward()
     check_gradients(optimiser, step)
     optimiser.step()
     engine.share_buffers(model)
@@ -145,6 +148,7 @@ def _step(
 
 
 WHITENED = "backbone.trunk."
+FOLDS = "folds"  # folder of a run that holds the backbones of its folds
 Validation = Callable[[Backbone], tuple[float, float]]
 
 
@@ -155,8 +159,13 @@ def run_pretrain(
     progress = progress or Silent()
     check_selection(settings.validation.split)
     engine = Engine.start(settings.machine)
-    data = open_data(settings.data)
+    data = open_data(on_local_disk(settings.data, engine))
     check_splits(data.images.splits)
+    if settings.left_out is not None:
+        part, count = settings.left_out
+        without = class_folds(data.images, count)[part - 1]
+        used = tuple(number for number in data.images.splits["train"] if number not in without)
+        data = replace(data, images=SomeTrainingClasses(data.images, used))
     torch.manual_seed(settings.seed)
     dtype = DTYPES[settings.machine.precision]
     backbone = build_backbone(settings.backbone.but(whitened=False), *data.input_shape)
@@ -172,7 +181,8 @@ def run_pretrain(
         dtype=dtype,
     )
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
-    sampler = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    validated = settings.validation.episode(settings.episode)
+    sampler = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
     inputs = {"data set": data.images.digest}
     with opened(folder, "pretrain", settings, inputs, engine, tensorboard, data.input_shape) as run:
@@ -180,6 +190,19 @@ def run_pretrain(
         if settings.backbone.whitened:
             _whiten_best(model, run, settings, data, validate, engine, progress)
     return RunFolder(folder)
+
+
+def run_folds(
+    settings: PretrainSettings, folder: Path, count: int, progress: Progress | None = None, *, tensorboard: bool = False
+) -> list[RunFolder]:
+    """Train ``count`` more backbones, each without one part of the training classes; they are kept with the run."""
+    progress = progress or Silent()
+    found = []
+    for part in range(1, count + 1):
+        progress.say(f"Fold {part} of {count}: a backbone without part {part} of the training classes.")
+        place = folder / FOLDS / f"{part}-of-{count}"
+        found.append(run_pretrain(settings.but(left_out=(part, count)), place, progress, tensorboard=tensorboard))
+    return found
 
 
 def _whiten_best(

@@ -12,8 +12,10 @@ from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
 from e3bm.runs.folder.run_folder import RunFolder, opened
+from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, image_tasks, open_data
+from e3bm.runs.training.cross_fitting import CrossFitted, check_free_of_coordinates
 from e3bm.runs.training.meta_train import meta_train
 
 
@@ -24,19 +26,28 @@ def run_train(
     progress = progress or Silent()
     check_selection(settings.validation.split)
     engine = Engine.start(settings.machine)
-    data = open_data(settings.data)
+    data = open_data(on_local_disk(settings.data, engine))
     check_splits(data.images.splits)
     torch.manual_seed(settings.seed)
     backbone = build_backbone(settings.backbone, *data.input_shape)
     inputs = run_inputs(settings, data, backbone)  # before a learner may take the backbone into another precision
     learner = build_learner(settings, backbone, classes=data.classes, image_size=data.input_shape[1]).to(engine.device)
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
-    training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
-    validating = episode_sampler(data, settings.validation.split, settings.episode, 0, "validation")
+    trained = [parameter for parameter in learner.parameters() if parameter.requires_grad]
+    fitted = CrossFitted.of(settings, data) if settings.tasks == "cross-fitted" else None
+    if fitted is None:
+        training = episode_sampler(data, "train", settings.episode, settings.seed, "training")
+    else:
+        check_free_of_coordinates(settings, fitted.folds, trained)
+        inputs |= fitted.inputs(settings)
+    validated = settings.validation.episode(settings.episode)
+    validating = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     with opened(folder, "train", settings, inputs, engine, tensorboard, data.input_shape) as run:
         validation = build_tasks(settings, data, backbone, validating, progress, engine)
         tasks = validation  # where nothing is trained, features of the training classes need not be computed
-        if any(parameter.requires_grad for parameter in learner.parameters()):
+        if trained and fitted is not None:
+            tasks = fitted.tasks(settings, data, progress, engine)
+        elif trained:
             tasks = build_tasks(settings, data, backbone, training, progress, engine, augment=settings.data.augment)
         meta_train(learner, tasks, validation, settings, run, engine, progress)
     return RunFolder(folder)

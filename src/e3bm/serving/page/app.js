@@ -8,7 +8,9 @@ import { dropPlace, keepOnly, pictureOf, thumbnail, unreadable } from "./photos.
 import { ask, photosForm } from "./server.js";
 
 const MOST_ANSWERS = 30;
+const LOOK_EVERY = 400; // milliseconds, while a fit is made
 let workspace = null;
+let fitting = false;
 
 async function refresh() {
   const before = workspace?.token;
@@ -20,7 +22,7 @@ async function refresh() {
   const ready = classes.filter((one) => one.photos.length).length >= 2;
   byId("fit").disabled = !ready || Boolean(model?.fresh);
   byId("fit").textContent = model && !model.fresh ? "Fit again" : "Fit";
-  byId("fit-state").textContent = fitState(classes, model, ready);
+  if (!fitting) byId("fit-state").textContent = fitState(classes, model, ready);
   byId("download").disabled = !model;
   byId("restart").disabled = !classes.length && !model;
   byId("unchangeable").hidden = !workspace.unchangeable;
@@ -59,12 +61,38 @@ function showDoubts(model, classes) {
   byId("doubts").replaceChildren("Please look again:", element("ul", {}, ...items));
 }
 
+// A fit is a job of the server: the page looks how far it is, and may have it cancelled.
 async function fit() {
-  byId("fit").disabled = true;
-  byId("fit-state").textContent = "Fitting …";
-  await told("fit-error", () => ask("POST", "fit"));
+  await told("fit-error", async () => watch(await ask("POST", "fit?wait=0.3")));
+}
+
+async function watch(job) {
+  showFitting(job);
+  while (job.state === "running") {
+    await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY));
+    job = await ask("GET", "fit");
+    showFitting(job);
+  }
   await refresh();
+  if (job.error) byId("fit-error").textContent = job.error;
+  if (job.state === "cancelled") byId("fit-state").textContent = "Cancelled; nothing has changed.";
   say(byId("fit-state").textContent);
+}
+
+function showFitting(job) {
+  fitting = job.state === "running";
+  byId("fit").hidden = fitting;
+  byId("cancel-fit").hidden = byId("fit-progress").hidden = !fitting;
+  if (!fitting) return;
+  const bar = byId("fit-progress");
+  if (job.total) [bar.max, bar.value] = [job.total, job.done];
+  else bar.removeAttribute("value"); // moves to and fro, because nobody knows how far it is
+  byId("fit-state").textContent = job.total ? `Fitting: ${job.stage} …` : "Fitting …";
+}
+
+// A fit that another tab asked for, or that was begun before this page was loaded.
+async function watchOthers() {
+  if (workspace?.fitting && !fitting) await told("fit-error", async () => watch(await ask("GET", "fit")));
 }
 
 async function classify(given) {
@@ -123,6 +151,7 @@ const touch = matchMedia("(any-pointer: coarse)").matches || navigator.maxTouchP
 document.documentElement.classList.toggle("touch", touch);
 
 byId("fit").addEventListener("click", fit);
+byId("cancel-fit").addEventListener("click", () => told("fit-error", () => ask("DELETE", "fit")));
 
 byId("open").querySelector("input").addEventListener("change", async (event) => {
   const [file] = event.target.files;
@@ -154,3 +183,4 @@ byId("restart").addEventListener("click", async () => {
 for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
 
 await told("top-error", refresh);
+await watchOthers();

@@ -5,8 +5,9 @@ const TRIES = 6;
 export async function ask(method, path, body) {
   for (let attempt = 1; ; attempt += 1) {
     const answer = await send(method, path, body);
-    if (answer.status === 503 && attempt < TRIES) {
-      await pause(Number(answer.headers.get("Retry-After") || 1));
+    const later = Number(answer.headers.get("Retry-After"));
+    if (answer.status === 503 && later && attempt < TRIES) {
+      await pause(later);
       continue;
     }
     if (answer.status === 204) return null;

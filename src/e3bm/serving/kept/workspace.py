@@ -1,7 +1,7 @@
 """The one workspace of a server: classes, the features of their photos, and the last fit.
 
 Its states are immutable snapshots, so that a prediction uses the one it began with, whatever changes meanwhile; every
-change makes the next snapshot under a lock.
+change makes the next snapshot under a lock, and is written to the journal, where there is one, before it counts.
 """
 
 import secrets
@@ -9,16 +9,22 @@ import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.fitted_head import FitOptions
+from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.support_set import check_class_name
 from e3bm.serving.errors import RequestError
+from e3bm.serving.gate.forms import Upload
 from e3bm.serving.settings import ServeSettings
+from e3bm.serving.work.photos import MOST_EXPLAINED, Asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +53,24 @@ class Fit:
     """The number of every photo and its class."""
     version: int
 
-    def photo_numbers(self) -> dict[str, list[int]]:
-        """The numbers of the photos by class."""
-        found: dict[str, list[int]] = {}
-        for number, name in self.photos:
-            found.setdefault(name, []).append(number)
-        return found
-
-    def can_use_together(self) -> bool:
-        """Whether the prior that the model was made with is here, and with it the part that uses many photos."""
+    @cached_property
+    def asked(self) -> Asked:
+        """What a work process needs to answer for this fit."""
         fitted = self.classifier.fitted
-        return not fitted.own_prior or load_prior(self.classifier.prior_path).digest == fitted.prior_digest
+        if len(self.photos) > MOST_EXPLAINED:
+            fitted = replace(fitted, support=None)  # which nobody will ask for
+        return Asked(fitted, self.photos, self.classifier.prior_path)
+
+
+@dataclass(frozen=True, eq=False)
+class FitPlan:
+    """A fit to be made, and the state of the workspace that it is made of."""
+
+    before: "Snapshot"
+    features: dict[str, np.ndarray]
+    photos: tuple[tuple[int, str], ...]
+    options: FitOptions
+    prior_path: Path | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +85,8 @@ class Snapshot:
     """Why classes cannot be changed: a model may have been saved without the features of its photos."""
     version: int = 0
     """Counts the changes to the photos: a fit of another version is out of date."""
+    opened: Upload | None = None
+    """The file of the model that was opened, where its backbone is not the server's own and the state is kept."""
 
     def find(self, number: int) -> KeptClass:
         """The class of that number."""
@@ -95,16 +110,32 @@ class Snapshot:
         return sum(len(one.photos) for one in self.classes)
 
 
-def unfitted_copy(classifier: FewShotClassifier) -> FewShotClassifier:
-    """A classifier with the same backbone and options, and without classes."""
-    options = classifier.options
-    return FewShotClassifier(
-        classifier.extractor,
-        unit_length=options.unit_length,
-        recall=options.recall,
-        calibrate=options.calibrated,
-        prior=classifier.prior_path,
-    )
+class Recorder(Protocol):
+    """Keeps every change before it counts."""
+
+    def class_made(self, made: KeptClass) -> None:
+        """A class was created."""
+
+    def photos_added(self, number: int, photos: Sequence[KeptPhoto]) -> None:
+        """Photos were added to the class of that number."""
+
+    def fit_made(self, fit: Fit) -> None:
+        """A fit was made."""
+
+    def replaced(self, now: Snapshot, token: str, last_number: int) -> None:
+        """Something was forgotten or everything is new: nothing of what was there before may be left."""
+
+
+class NoRecorder:
+    """Keeps nothing: the workspace lives in memory only."""
+
+    def class_made(self, made: KeptClass) -> None: ...
+
+    def photos_added(self, number: int, photos: Sequence[KeptPhoto]) -> None: ...
+
+    def fit_made(self, fit: Fit) -> None: ...
+
+    def replaced(self, now: Snapshot, token: str, last_number: int) -> None: ...
 
 
 Result = TypeVar("Result")
@@ -116,11 +147,21 @@ class Workspace:
     def __init__(self, classifier: FewShotClassifier, settings: ServeSettings) -> None:
         self.settings = settings
         self.token = secrets.token_hex(8)
-        """Another one after every start: a page then knows that the numbers it has mean nothing any more."""
+        """Another one where the numbers that a page has mean nothing any more, as after a start with an empty state."""
         self._lock = threading.Lock()
         self._last_number = 0
-        self.initial = unfitted_copy(classifier)
+        self.initial = classifier.with_fit(None)
         self.snapshot = self._snapshot_of(classifier)
+        self._recorder: Recorder = NoRecorder()
+
+    def record_with(self, recorder: Recorder) -> None:
+        """From now on every change is kept; it begins with the state as it is."""
+        recorder.replaced(self.snapshot, self.token, self._last_number)
+        self._recorder = recorder
+
+    def restore(self, snapshot: Snapshot, token: str, last_number: int, recorder: Recorder) -> None:
+        """Go on with a state that was kept, and with keeping it."""
+        self.snapshot, self.token, self._last_number, self._recorder = snapshot, token, last_number, recorder
 
     def create_class(self, name: str) -> KeptClass:
         """A class without photos."""
@@ -138,6 +179,7 @@ class Workspace:
                     409, f"There is a class '{name}' already; add the photos to it or choose another name."
                 )
             made = KeptClass(self._next_number(), name)
+            self._recorder.class_made(made)
             return replace(now, classes=(*now.classes, made)), made
 
         return self._change(change)
@@ -152,6 +194,7 @@ class Workspace:
             if now.photo_count + len(features) > self.settings.most_photos:
                 raise RequestError(409, f"{self.settings.most_photos} photos in all classes together are the most.")
             made = tuple(KeptPhoto(self._next_number(), row) for row in features)
+            self._recorder.photos_added(number, made)
             changed = now.with_class(replace(one, photos=(*one.photos, *made)))
             return changed, tuple(photo.number for photo in made)
 
@@ -165,7 +208,7 @@ class Workspace:
             left = tuple(kept for kept in one.photos if kept.number != photo)
             if len(left) == len(one.photos):
                 raise RequestError(404, f"The class '{one.name}' has no photo with the number {photo}.")
-            return replace(now.with_class(replace(one, photos=left)), fit=None), None
+            return self._recorded(replace(now.with_class(replace(one, photos=left)), fit=None)), None
 
         self._change(change)
 
@@ -176,39 +219,53 @@ class Workspace:
             gone = now.find(number)
             left = tuple(one for one in now.classes if one is not gone)
             fit = now.fit if not gone.photos else None
-            return replace(now, classes=left, fit=fit, version=now.version + bool(gone.photos)), None
+            after = replace(now, classes=left, fit=fit, version=now.version + bool(gone.photos))
+            return self._recorded(after), None
 
         self._change(change)
 
-    def fit(self) -> Fit:
-        """Fit to the photos as they are now; photos that are added meanwhile make the fit out of date."""
+    def plan_fit(self) -> FitPlan:
+        """A fit to the photos as they are now; photos that are added meanwhile make it out of date."""
         before = self.snapshot
         before.check_changeable()
         # The order that a support set has: classes by name.
         filled = sorted((one for one in before.classes if one.photos), key=lambda one: one.name)
-        classifier = unfitted_copy(before.unfitted).fit_features(
-            {one.name: np.stack([photo.features for photo in one.photos]) for one in filled}
-        )
+        features = {one.name: np.stack([photo.features for photo in one.photos]) for one in filled}
         photos = tuple((photo.number, one.name) for one in filled for photo in one.photos)
+        return FitPlan(before, features, photos, before.unfitted.options, before.unfitted.prior_path)
+
+    def accept_fit(self, plan: FitPlan, fitted: FittedModel) -> Fit:
+        """Put a fit that was made into its place."""
 
         def change(now: Snapshot) -> tuple[Snapshot, Fit]:
-            if {number for number, _ in photos} - {photo.number for one in now.classes for photo in one.photos}:
+            if {number for number, _ in plan.photos} - {photo.number for one in now.classes for photo in one.photos}:
                 raise RequestError(409, "Photos were removed while the classifier was fitted; fit again.")
-            made = Fit(classifier, photos, before.version)
+            made = Fit(plan.before.unfitted.with_fit(fitted), plan.photos, plan.before.version)
+            self._recorder.fit_made(made)
             return replace(now, fit=made), made
 
         return self._change(change)
 
-    def open(self, classifier: FewShotClassifier) -> None:
-        """Replace everything by a model."""
-        self._change(lambda now: (self._snapshot_of(classifier), None))
+    def open(self, classifier: FewShotClassifier, upload: Upload) -> None:
+        """Replace everything by a model, which came in that file."""
+
+        def change(now: Snapshot) -> tuple[Snapshot, None]:
+            own = classifier.extractor is self.initial.extractor
+            opened = upload if self.settings.keep is not None and not own else None
+            return self._recorded(replace(self._snapshot_of(classifier), opened=opened)), None
+
+        self._change(change)
 
     def clear(self) -> None:
         """Forget everything; the backbone is again the one the server was started with."""
-        self._change(lambda now: (Snapshot(self.initial), None))
+        self._change(lambda now: (self._recorded(Snapshot(self.initial)), None))
+
+    def _recorded(self, after: Snapshot) -> Snapshot:
+        self._recorder.replaced(after, self.token, self._last_number)
+        return after
 
     def _snapshot_of(self, classifier: FewShotClassifier) -> Snapshot:
-        unfitted = unfitted_copy(classifier)
+        unfitted = classifier.with_fit(None)
         if not classifier.is_fitted:
             return Snapshot(unfitted)
         try:

@@ -1,0 +1,1 @@
+"""What is refused or ended before any work is done: connections, tokens, hosts, sizes, forms."""

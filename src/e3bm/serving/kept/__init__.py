@@ -1,0 +1,1 @@
+"""The one workspace of a server, and the file that keeps it."""

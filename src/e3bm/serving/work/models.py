@@ -1,0 +1,83 @@
+"""Fits and model files: this runs in a work process, which may be ended at any moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from e3bm.fewshot.extractor import FeatureExtractor
+from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.fitted_head import FitOptions
+from e3bm.fewshot.fitted_model import FittedModel, fit_model
+from e3bm.fewshot.model_file import model_bytes, parse_origin, read_model
+from e3bm.fewshot.support_set import feature_shots
+from e3bm.progress import Progress
+from e3bm.serving.errors import RequestError
+from e3bm.serving.gate.forms import Upload
+
+SELF_CONTAINED = ("package", "run")
+"""Kinds of backbones that need nothing but what is installed or inside of the model file."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A model file that was read."""
+
+    fitted: FittedModel
+    extractor: FeatureExtractor
+    """Its network is a placeholder where the one of a backbone in use is meant."""
+    in_use: int | None
+    """Which of the backbones in use it has; None for one of its own."""
+
+    def classifier(self, prior_path: Path | None, *backbones: FeatureExtractor) -> FewShotClassifier:
+        """The classifier; a backbone in use is taken as it is, so that it is in memory once."""
+        extractor = self.extractor
+        if self.in_use is not None:
+            known = backbones[self.in_use]
+            same = str(known.pipeline) == str(extractor.pipeline)
+            extractor = known if same else replace(extractor, network=known.network)
+        options = self.fitted.head.options
+        made = FewShotClassifier(
+            extractor,
+            unit_length=options.unit_length,
+            recall=options.recall,
+            calibrate=options.calibrated,
+            prior=prior_path,
+        )
+        return made.with_fit(self.fitted)
+
+
+def fit_features(
+    features: Mapping[str, np.ndarray], options: FitOptions, prior_path: Path | None, progress: Progress
+) -> FittedModel:
+    """Fit to the features of photos, by class."""
+    shots = {name: feature_shots(name, rows) for name, rows in features.items()}
+    return fit_model(shots, options, prior_path, progress=progress)
+
+
+def open_model(upload: Upload, prior_path: Path | None, *backbones: FeatureExtractor) -> OpenedModel:
+    """The classifier in an uploaded file; its backbone is one in use here, installed, or in the file itself.
+
+    A file can also name a model of a hub, which may be any folder of this machine: no request decides that.
+    """
+    path = Path(upload.name)
+    about, _ = read_model(path, upload.content)
+    origin, _, _ = parse_origin(path, about)
+    in_use = next((place for place, one in enumerate(backbones) if one.origin.digest == origin.digest), None)
+    if in_use is None and origin.kind not in SELF_CONTAINED:
+        raise RequestError(
+            422,
+            f"{upload.name} was made with the backbone '{origin.name}', which is not this server's; "
+            "start the server with that model.",
+        )
+    backbone = None if in_use is None else backbones[in_use]
+    found = FewShotClassifier.from_bytes(upload.content, name=upload.name, backbone=backbone, prior=prior_path)
+    extractor = found.extractor if in_use is None else replace(found.extractor, network=nn.Identity())
+    return OpenedModel(found.fitted, extractor, in_use)
+
+
+def file_of_model(extractor: FeatureExtractor, fitted: FittedModel) -> bytes:
+    """The .e3bm file."""
+    return model_bytes(extractor, fitted, keep_support=True)

@@ -1,0 +1,151 @@
+"""Cross-fitted tasks: what is trained sees only classes that the backbone of their features has not seen."""
+
+import shutil
+
+import pytest
+import torch
+
+from e3bm.data.episodes.folds import class_folds
+from e3bm.errors import CheckpointError, SettingsError
+from e3bm.progress import Silent
+from e3bm.runs.assembly import build_backbone
+from e3bm.runs.engine import Engine
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.folder.run import read_run
+from e3bm.runs.settings import TestSettings
+from e3bm.runs.tasks import feature_tasks, open_data
+from e3bm.runs.training import pretrain
+from e3bm.runs.training.cross_fitting import CrossFitted
+from e3bm.runs.training.pretrain import run_folds, run_pretrain
+from e3bm.runs.training.train import run_train
+from small_runs import assert_equal, lines, pretrain_settings, settings
+
+FREE = {"mtl": {"method__start": "prototype"}, "sib": {"method__feature_weight": False}}
+
+
+@pytest.fixture(scope="module")
+def folded(small_data, tmp_path_factory):
+    """A pre-training with two folds."""
+    folder = tmp_path_factory.mktemp("folds") / "backbone"
+    wanted = pretrain_settings(small_data, epochs=1)
+    run_pretrain(wanted, folder)
+    run_folds(wanted, folder, 2)
+    return folder
+
+
+def wanted(folder, backbone, method="mtl+e3bm", **changes):
+    free = FREE.get(method.partition("+")[0], {})
+    return settings(folder, method, **({"tasks": "cross-fitted", "backbone__pretrained": backbone} | free | changes))
+
+
+def test_a_fold_never_sees_the_classes_it_leaves_out(small_data, folded, tmp_path, monkeypatch):
+    seen = []
+
+    class Spy(pretrain.ClassificationBatches):
+        def __init__(self, images, split, *rest, **more):
+            super().__init__(images, split, *rest, **more)
+            seen.append((split, self.classes))
+
+    monkeypatch.setattr(pretrain, "ClassificationBatches", Spy)
+    data = open_data(pretrain_settings(small_data).data)
+    first, second = class_folds(data.images, 2)
+    runs = run_folds(pretrain_settings(small_data, epochs=1), tmp_path / "run", 2)
+    assert seen == [("train", tuple(sorted(second))), ("train", tuple(sorted(first)))]
+    for run, kept in zip(runs, ("1-of-2", "2-of-2"), strict=True):
+        assert_equal(
+            Checkpoints(run.path).weights("last"), Checkpoints(folded / "folds" / kept).weights("last")
+        )  # the same settings give the same fold
+    assert Checkpoints(runs[0].path).weights("last")["weight"].shape[0] == len(second)
+
+
+def test_features_are_those_of_the_fold_that_left_the_class_out(small_data, folded):
+    run = wanted(small_data, folded)
+    data = open_data(run.data)
+    fitted = CrossFitted.of(run, data)
+    tasks = fitted.tasks(run, data, Silent(), Engine())
+    episodes = fitted.sampler.batch(range(12))
+    batch = tasks.load(range(12))
+    homes = set()
+    for number, episode in enumerate(episodes):
+        (home,) = [fold for fold in fitted.folds if set(episode.classes) <= set(fold.unseen)]
+        homes.add(home.folder.name)
+        backbone = build_backbone(run.backbone.but(pretrained=home.folder), *data.input_shape)
+        own = feature_tasks(data, fitted.sampler, backbone, Silent(), torch.float32, Engine(), keep=False)
+        expected = own.features[own._row_of[torch.tensor(episode.support)]]
+        torch.testing.assert_close(batch.support[number], expected)
+    assert homes == {"1-of-2", "2-of-2"}
+
+
+@pytest.mark.parametrize("method", ["mtl+e3bm", "sib", "sib+e3bm"])
+def test_it_is_trained_on_folds_and_used_on_the_backbone_of_all_classes(small_data, folded, tmp_path, method):
+    run = run_train(wanted(small_data, folded, method), tmp_path / "cross")
+    plain = run_train(wanted(small_data, folded, method, tasks="all"), tmp_path / "all")
+    assert lines(run.path, "metrics") != lines(plain.path, "metrics")
+    inputs = read_run(run.path).inputs
+    assert {"folds", "pre-trained backbone"} <= inputs.keys()
+    assert inputs["pre-trained backbone"] == read_run(plain.path).inputs["pre-trained backbone"]
+    rows = run_test([run.path, plain.path], TestSettings(episodes=10))
+    assert rows[0].episodes_hash == rows[1].episodes_hash
+    assert rows[0].system != rows[1].system
+    # At test the folds are not needed any more.
+    shutil.copytree(folded, tmp_path / "backbone", ignore=shutil.ignore_patterns("folds"))
+    elsewhere = run_test([run.path], TestSettings(episodes=10), places=[tmp_path / "backbone"])
+    assert elsewhere[0].accuracy == rows[0].accuracy
+
+
+def test_a_network_that_is_trained_on_begins_with_one_fold(small_data, folded, tmp_path):
+    method = {"backbone__adapt": "full", "backbone__batchnorm": "batch", "method__start": "zero"}
+    with pytest.raises(SettingsError, match=r"set backbone.pretrained to one of them, such as .*1-of-2"):
+        run_train(wanted(small_data, folded, "maml", **method), tmp_path / "refused")
+    one = wanted(small_data, folded / "folds" / "1-of-2", "maml", **method)
+    data = open_data(one.data)
+    assert set(CrossFitted.of(one, data).sampler.classes) == set(class_folds(data.images, 2)[0])
+    run = run_train(one, tmp_path / "maml")
+    assert read_run(run.path).finished
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "reason"),
+    [
+        ("mtl+e3bm", {"method__start": "learned"}, "learned start of MTL's head .* set method.start to prototype"),
+        ("sib", {"method__feature_weight": True}, "set method.feature_weight off"),
+        ("mtl+e3bm", {"hyperprior__summary": "class_mean"}, "set hyperprior.summary to stats"),
+        ("mtl+e3bm", {"hyperprior__summary": "rms", "hyperprior__embedding": True}, "reads features one by one"),
+    ],
+)
+def test_what_belongs_to_one_backbone_is_refused(small_data, folded, tmp_path, method, changes, reason):
+    with pytest.raises(SettingsError, match=f"features of other backbones than the test, but .*{reason}"):
+        run_train(wanted(small_data, folded, method, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_folds_that_are_not_there(small_data, folded, pretrained_run, tmp_path):
+    for source, reason in ((pretrained_run, "there: none"), (small_data / "backbone.safetensors", "there: none")):
+        with pytest.raises(SettingsError, match=f"need folds of .*{reason}.*e3bm pretrain --folds K"):
+            run_train(wanted(small_data, source), tmp_path / "run")
+    shutil.copytree(folded, tmp_path / "two")
+    run_folds(pretrain_settings(small_data, epochs=1), tmp_path / "two", 3)
+    with pytest.raises(SettingsError, match=r"parts of one division .there: 1-of-2, 1-of-3, 2-of-2"):
+        run_train(wanted(small_data, tmp_path / "two"), tmp_path / "run")
+
+
+def test_parts_without_a_fold_are_not_drawn_from(small_data, folded, tmp_path):
+    shutil.copytree(folded, tmp_path / "backbone")
+    shutil.move(tmp_path / "backbone" / "folds" / "2-of-2", tmp_path / "aside")
+    half = wanted(small_data, tmp_path / "backbone", optimiser__steps=6)
+    data = open_data(half.data)
+    assert set(CrossFitted.of(half, data).sampler.classes) == set(class_folds(data.images, 2)[0])
+    run_train(half, tmp_path / "run")
+    # A fold that comes later does not change a run that began without it.
+    shutil.move(tmp_path / "aside", tmp_path / "backbone" / "folds" / "2-of-2")
+    with pytest.raises(CheckpointError, match="its folds changed"):
+        run_train(half, tmp_path / "run")
+
+
+def test_a_fold_that_is_not_finished(small_data, folded, tmp_path):
+    shutil.copytree(folded, tmp_path / "run")
+    unfinished = tmp_path / "run" / "folds" / "2-of-2" / "metrics.jsonl"
+    unfinished.write_text("".join(f"{line}\n" for line in unfinished.read_text().splitlines()[:1]))
+    with pytest.raises(SettingsError, match="2-of-2 is not trained to its end"):
+        run_train(wanted(small_data, tmp_path / "run"), tmp_path / "other")

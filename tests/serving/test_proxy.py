@@ -1,0 +1,135 @@
+"""The server behind a proxy as docs/how_to/serving.md sets one up: nginx where it is installed, and a stand-in.
+
+The stand-in asks for the password, hands on the Host header and streams bodies and answers.
+"""
+
+import base64
+import http.client
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from e3bm.serving.settings import ServeSettings
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "serving.md").read_text()
+NAME = "photos.example.org"
+ANNA = {"Authorization": "Basic " + base64.b64encode(b"anna:secret").decode()}
+(NGINX,) = re.findall(r"```\n(server \{.*?)```", PAGE, re.DOTALL)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Does what the lines of the page ask nginx to do."""
+
+    protocol_version = "HTTP/1.1"
+    server: "StandIn"
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") != ANNA["Authorization"]:
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        line = http.client.HTTPConnection(self.server.behind, timeout=60)
+        line.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in ("connection", "authorization"):
+                line.putheader(name, value)  # Host among them, as $http_host has it
+        line.endheaders(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
+        answer = line.getresponse()
+        content = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding", "content-length", "date"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        line.close()
+
+    do_POST = do_PUT = do_DELETE = do_GET
+
+    def log_message(self, *words: object) -> None: ...
+
+
+class StandIn(ThreadingHTTPServer):
+    behind = ""
+
+
+@contextmanager
+def stand_in(behind: str, folder: Path):
+    with StandIn(("127.0.0.1", 0), Handler) as proxy:
+        proxy.behind = behind
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        try:
+            yield proxy.server_address[1]
+        finally:
+            proxy.shutdown()
+            thread.join()
+
+
+@contextmanager
+def nginx(behind: str, folder: Path):
+    """The lines of the page, on loopback and without TLS, for which there is no certificate here."""
+    command = shutil.which("nginx")
+    if command is None:
+        pytest.skip("nginx is not installed (Debian: apt-get install nginx-light)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "password").write_text("anna:{PLAIN}secret\n")
+    lines = NGINX.replace("listen 443 ssl", f"listen 127.0.0.1:{port}").replace("127.0.0.1:8000", behind)
+    lines = re.sub(r"\n *ssl_certificate.*", "", lines).replace("/etc/nginx/photos.htpasswd", str(folder / "password"))
+    paths = "".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    (folder / "nginx.conf").write_text(f"events {{}}\nhttp {{ access_log off; {paths}\n{lines}}}\n")
+    words = [command, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "log")]
+    with subprocess.Popen([*words, "-g", f"daemon off; pid {folder / 'pid'};"]) as started:
+        try:
+            for _ in range(500):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                threading.Event().wait(0.02)
+            yield port
+        finally:
+            started.terminate()
+
+
+@pytest.mark.parametrize("proxy", [stand_in, nginx])
+def test_behind_the_proxy_of_the_page(serve_with, glyph_png, tmp_path, proxy) -> None:
+    with serve_with(names=(NAME,)) as visitor:
+        behind = urlsplit(str(visitor.base_url)).netloc
+        with proxy(behind, tmp_path) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as outside:
+            # A browser names the port wherever it is not the usual one, in Host and in Origin alike.
+            for host in (NAME, f"{NAME}:8443"):
+                ours = {"Host": host, "Origin": f"https://{host}", "Sec-Fetch-Site": "same-origin"}
+                assert outside.get("/", headers={"Host": host}).status_code == 401
+                page = outside.get("/", headers={**ANNA, "Host": host})
+                assert page.status_code == 200
+                assert "default-src 'none'" in page.headers["content-security-policy"]
+                made = outside.post("/classes", json={"name": host}, headers={**ANNA, **ours})
+                assert made.status_code == 201
+                files = [("photos", (f"{place}.png", glyph_png("g", place))) for place in range(3)]
+                address = f"/classes/{made.json()['id']}/photos"
+                assert outside.post(address, files=files, headers={**ANNA, **ours}).status_code == 201
+                elsewhere = {**ANNA, **ours, "Origin": "https://elsewhere.example"}
+                assert outside.post("/classes", json={"name": "x"}, headers=elsewhere).status_code == 403
+            assert outside.get("/workspace", headers={**ANNA, "Host": "elsewhere.example"}).status_code == 421
+
+
+def test_the_page_lets_through_what_the_server_takes() -> None:
+    megabytes = f"{ServeSettings().most_upload_megabytes:g}"
+    assert f"client_max_body_size {megabytes}m;" in NGINX
+    assert f"max_size {megabytes}MB" in PAGE
+    assert "proxy_set_header Host $http_host;" in NGINX
+    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
+    assert int(seconds) > ServeSettings().timeout
