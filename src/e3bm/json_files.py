@@ -1,14 +1,15 @@
 """The one reader and writer of JSON and JSON lines: bounded in size and depth, UTF-8 only, with digests.
 
-Every object that is written carries the sha256 of the rest of it under ``content_sha256``; a line of a log carries the
-first sixteen digits. Whoever reads it gets what was written or a ValueError that says in a few words what is wrong.
-Files of former versions have no digest and are read as they are.
+Every object that is written carries the sha256 of the rest of it under ``content_sha256``. A line of a log carries the
+first sixteen digits of the sha256 of itself and the digits before it, so that lines cannot get lost, either, but at the
+end. Whoever reads gets what was written, or a ValueError that says in a few words what is wrong. Files of former
+versions have no digests and are read as they are.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ DEEPEST = 64
 """Brackets inside brackets; nothing that is written here has ten."""
 OTHER_LETTERS = bytes(set(range(256)) - set(b"[]{}"))
 TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+LAST_SEAL = re.compile(rb'"check": "([0-9a-f]{16})"}\n\Z')
+CUT_ENDS = re.compile(r"|-|\.\d*|[eE][-+]?\d*|t|tr|tru|f|fa|fal|fals|n|nu|nul|Na?|-?I[a-z]{,6}")
+"""Numbers and words that have only begun."""
 
 
 def parse_json(content: bytes | str, most: int = MOST_BYTES) -> Any:
@@ -59,18 +63,21 @@ def read_json_lines(path: Path) -> Iterator[Any]:
     A line that a crash cut short is passed over; any other that is not what was written is a ValueError.
     """
     with path.open("rb") as file:
-        number = 0
+        number, before, ours = 0, "", False
         while line := file.readline(LONGEST_LINE):
             number += 1
             if not line.strip():
                 continue
             try:
-                value = unsealed(parse_json(line, LONGEST_LINE), LINE_SEAL)
+                value = parse_json(line, LONGEST_LINE)
+                seal = _seal_of(value, LINE_SEAL, before)
             except ValueError as error:
-                if _was_cut(line):
+                # Ours are never cut but at the end: whoever appends drops what was cut.
+                if _was_cut(line) and not (ours and line.endswith(b"\n")):
                     continue
                 raise ValueError(f"line {number}: {error}") from None
-            yield value
+            before, ours = (value[seal] if seal else ""), ours or seal is not None
+            yield _without(value, seal) if seal else value
 
 
 def json_bytes(value: Any) -> bytes:
@@ -80,21 +87,33 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(marked, indent=2, sort_keys=True) + "\n").encode("ascii")
 
 
-def line_bytes(record: Mapping[str, Any]) -> bytes:
-    """One line of a JSON lines file, with its digest."""
-    return json.dumps(sealed(as_plain(record), LINE_SEAL)).encode("ascii") + b"\n"
+def lines_bytes(records: Iterable[Mapping[str, Any]], before: str = "") -> bytes:
+    """Lines of a JSON lines file with their digests; ``before`` is the digest of the line that they follow."""
+    found = []
+    for record in records:
+        plain = as_plain(record)
+        before = _digest(plain, LINE_SEAL, before)
+        found.append(json.dumps({**plain, LINE_SEAL: before}).encode("ascii") + b"\n")
+    return b"".join(found)
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
     """One more line at the end of a file; a line that a crash cut short is dropped first."""
     with path.open("ab+") as file:
         end = file.seek(0, os.SEEK_END)
-        if end and file.seek(end - 1) >= 0 and file.read(1) != b"\n":
-            start = max(0, end - LONGEST_LINE)
-            file.seek(start)
-            file.truncate(start + file.read().rfind(b"\n") + 1)
-        file.seek(0, os.SEEK_END)
-        file.write(line_bytes(record))
+        start = max(0, end - LONGEST_LINE)
+        tail = b""
+        for back in (1 << 12, LONGEST_LINE):  # a line is rarely long
+            file.seek(max(start, end - back))
+            tail = file.read()
+            if tail.count(b"\n") > 1 or len(tail) == end:
+                break
+        whole = tail[: tail.rfind(b"\n") + 1]
+        if len(whole) < len(tail):
+            file.truncate(end - len(tail) + len(whole))
+            file.seek(0, os.SEEK_END)
+        last = LAST_SEAL.search(whole)
+        file.write(lines_bytes([record], last.group(1).decode() if last else ""))
 
 
 def as_plain(value: Any) -> Any:
@@ -102,21 +121,35 @@ def as_plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def sealed(value: Any, name: str = SEAL) -> Any:
+def sealed(value: Any) -> Any:
     """An object with the digest of its content; anything else as it is."""
-    return {**value, name: _digest(value, name)} if isinstance(value, dict) else value
+    return {**value, SEAL: _digest(value, SEAL)} if isinstance(value, dict) else value
 
 
-def unsealed(value: Any, name: str = SEAL) -> Any:
+def unsealed(value: Any) -> Any:
     """The object without its digest, or a list of such; ValueError where a digest is not that of the content."""
     if isinstance(value, list):
-        return [unsealed(each, name) if isinstance(each, dict) else each for each in value]
-    if not isinstance(value, dict) or name not in value:
-        return value
-    rest = {key: each for key, each in value.items() if key != name}
-    if value[name] != _digest(rest, name):
-        raise ValueError("its content is not what was written")
-    return rest
+        return [unsealed(each) if isinstance(each, dict) else each for each in value]
+    seal = _seal_of(value, SEAL)
+    return _without(value, seal) if seal else value
+
+
+def _seal_of(value: Any, name: str, before: str = "") -> str | None:
+    """Under which name an object carries its digest, after it was compared; None for one of a former version."""
+    if not isinstance(value, dict):
+        return None
+    if name in value:
+        if value[name] != _digest(_without(value, name), name, before):
+            raise ValueError("its content is not what was written")
+        return name
+    # The name of the digest itself may be damaged, and nothing else.
+    digits = LINE_DIGITS if name == LINE_SEAL else sha256().digest_size * 2
+    likely = [key for key, each in value.items() if isinstance(each, str) and len(each) == digits]
+    return next((key for key in likely if value[key] == _digest(_without(value, key), name, before)), None)
+
+
+def _without(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: each for key, each in value.items() if key != name}
 
 
 def digest_of_json(value: Any) -> str:
@@ -124,9 +157,10 @@ def digest_of_json(value: Any) -> str:
     return sha256(json.dumps(value, sort_keys=True).encode("ascii")).hexdigest()
 
 
-def _digest(value: Mapping[str, Any], name: str) -> str:
-    whole = digest_of_json(value)
-    return whole[:LINE_DIGITS] if name == LINE_SEAL else whole
+def _digest(value: Mapping[str, Any], name: str, before: str = "") -> str:
+    if name != LINE_SEAL:
+        return digest_of_json(value)
+    return sha256(before.encode() + json.dumps(value, sort_keys=True).encode("ascii")).hexdigest()[:LINE_DIGITS]
 
 
 def _check_depth(raw: bytes) -> None:
@@ -142,9 +176,17 @@ def _check_depth(raw: bytes) -> None:
 
 def _was_cut(line: bytes) -> bool:
     """Whether a line is the first part of an object that somebody was writing; its digest would have come last."""
-    outside = TEXTS.sub(b"", line)
-    # A text that was cut inside has its first quote only.
-    brackets = outside.partition(b'"')[0].translate(None, OTHER_LETTERS)
-    opened = sum(1 if letter in b"[{" else -1 for letter in brackets)
-    begun = line.startswith(b"{") and opened > 0 and len(line) < LONGEST_LINE
-    return begun and (not line.endswith(b"\n") or f'"{LINE_SEAL}"'.encode() not in line)
+    if not line.startswith(b"{") or (line.endswith(b"\n") and f'"{LINE_SEAL}"'.encode() in line):
+        return False
+    text = line.decode("ascii", "replace").strip()
+    try:
+        _check_depth(line)
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        # What is wrong with it must be its end: an open text, nothing, or the beginning of a number or a word.
+        if error.msg.startswith("Invalid \\"):
+            return error.pos >= len(text) - len("\\u0000")
+        return error.msg.startswith("Unterminated string") or bool(CUT_ENDS.fullmatch(text, error.pos))
+    except ValueError:
+        return False
+    return False

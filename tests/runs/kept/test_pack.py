@@ -15,6 +15,7 @@ from e3bm.errors import CheckpointError
 from e3bm.report.page import report
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.runs.folder.files import write_json
 from e3bm.runs.folder.run import read_run
 from e3bm.runs.kept import pack
 from e3bm.runs.kept.entries import baseline_entry, entries, recomputed

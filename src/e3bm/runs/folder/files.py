@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from e3bm.errors import CheckpointError
-from e3bm.json_files import json_bytes, line_bytes, read_json_file, read_json_lines
+from e3bm.json_files import json_bytes, lines_bytes, read_json_file, read_json_lines
 from e3bm.storage import lock, release, write_whole
 
 
@@ -57,7 +57,7 @@ def read_json(path: Path) -> Any:
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """A JSON lines file, whole or absent; every line has its digest."""
-    write_bytes(path, b"".join(map(line_bytes, records)))
+    write_bytes(path, lines_bytes(records))
 
 
 def read_lines(path: Path) -> list[Any]:

@@ -57,7 +57,8 @@ def parse_tensor_file(content: bytes) -> tuple[dict[str, str], dict[str, Tensor]
     if header.strip() != header.strip(b" "):
         raise ValueError("its header does not end as it was written")
     about = parse_json(header, LARGEST_HEADER).get("__metadata__", {})
-    return {str(name): str(text) for name, text in about.items()}, tensors
+    # By name: the library gives them in any order.
+    return {str(name): str(text) for name, text in sorted(about.items())}, dict(sorted(tensors.items()))
 
 
 def content_digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
