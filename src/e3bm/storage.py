@@ -41,9 +41,11 @@ def sweep(folder: Path, pattern: str = LEFTOVERS) -> None:
     for leftover in folder.glob(pattern):
         with suppress(OSError):
             held = lock(leftover, wait=False)
-            if held is not None:
-                leftover.unlink()
-                release(held)
+            try:
+                if held is not None:
+                    leftover.unlink()
+            finally:
+                release(-1 if held is None else held)
 
 
 def swap_folders(one: Path, other: Path) -> bool:

@@ -6,7 +6,9 @@ import sys
 import pytest
 
 from e3bm.cli.commands import predict, prepare
+from e3bm.cli.console import show
 from e3bm.cli.main import COMMANDS, CONTINUING, main
+from e3bm.errors import CheckpointError
 
 
 @pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["--version"]])
@@ -29,3 +31,51 @@ def test_only_commands_that_continue_promise_it(monkeypatch, capsys):
     monkeypatch.setattr(prepare, "run", interrupted)
     assert main(["prepare", "cub"]) == 130
     assert capsys.readouterr().err == "e3bm: interrupted; run the same command again to continue.\n"
+
+
+def raising(error):
+    def run(words):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "world", "words"),
+    [
+        (MemoryError(), 1, "not enough memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000 bytes."),
+            1,
+            "memory",
+        ),
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), 1, "not enough memory"),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"), 2, "is gone"),
+        (ConnectionResetError(104, "Connection reset by peer"), 2, "is gone"),
+    ],
+)
+def test_what_happens_to_a_process_is_no_defect(monkeypatch, capsys, error, world, words):
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    monkeypatch.setattr(prepare, "run", raising(error))
+    assert main(["prepare", "cub"]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert "defect" not in told
+    assert "Traceback" not in told
+    assert told.count("\n") == 1
+
+
+def test_a_defect_stays_one(monkeypatch, capsys):
+    monkeypatch.setattr(prepare, "run", raising(RuntimeError("mat1 and mat2 shapes cannot be multiplied")))
+    assert main(["prepare", "cub"]) == 1
+    assert "this is a defect of e3bm" in capsys.readouterr().err
+
+
+def test_names_cannot_steer_a_terminal(monkeypatch, capsys):
+    name = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\rline"
+    show(f"class {name}\tand\nmore")
+    monkeypatch.setattr(predict, "run", raising(CheckpointError(f"its backbone '{name}' is not known")))
+    assert main(["predict", "m.e3bm", "photo.png"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "class \\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202egpj.exe\\x0dline\tand\nmore\n"
+    assert not set(told.err) & set("\x1b\x07\x9b\r\u202e")

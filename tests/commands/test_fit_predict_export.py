@@ -183,6 +183,14 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
         assert np.allclose(shares.sum(1), 1)
 
 
+def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear reader")
+    assert "is left alone" in sentence(capsys, "export", model, "--onnx", letter)
+    assert letter.read_text() == "Dear reader"
+    assert "is left alone" in sentence(capsys, "export", model, "--onnx", tmp_path)
+
+
 def test_export_says_what_to_install(model, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "pip install 'e3bm[onnx]'" in sentence(capsys, "export", model, "--onnx", tmp_path / "m.onnx")

@@ -242,3 +242,27 @@ def test_a_context_for_other_tasks(context, sentence):
     model = MetaLearner(Mtl(ReadyFeatures(FEATURES), ways=WAYS), Hyperprior(Generated([0.1] * 2), LastOnly(), psi), 2)
     with pytest.raises(SettingsError, match=sentence):
         model(batch(*plain_features()))
+
+
+def batch_of(support, query):
+    labels = torch.arange(WAYS).repeat(len(support), support.shape[1] // WAYS)
+    return TaskBatch(support, labels, query, None, WAYS)
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
+@pytest.mark.parametrize("name", METHODS)
+def test_features_of_another_precision_are_refused_in_a_sentence(name, dtype):
+    make, rate = METHODS[name]
+    learner = MetaLearner(make(), Hyperprior(Learned([rate] * EPOCHS), Learned(equal_values(EPOCHS))), EPOCHS)
+    support, query = (features.to(dtype) for features in plain_features())
+    with pytest.raises(DataError, match=rf"The tasks are of {dtype} and the learner of torch\.float32"):
+        learner(batch_of(support, query))
+
+
+def test_whole_numbers_and_empty_queries_are_refused_in_a_sentence():
+    support, query = plain_features()
+    for one, other in ((support.long(), query.long()), (support, query.double()), (support.half(), query)):
+        with pytest.raises(DataError, match="must be floating-point numbers of one type"):
+            batch_of(one, other)
+    with pytest.raises(DataError, match="nothing to predict"):
+        batch_of(support, query[:, :0])

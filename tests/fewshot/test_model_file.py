@@ -204,6 +204,11 @@ def rewrite(path, about, tensors):
         ("counts", [4, 4, -1], "numbers of photos"),
         ("temperature", -1.0, "no usable number"),
         ("temperature", "hot", "cannot be used"),
+        ("temperature", 1e-320, "no usable number"),
+        ("temperature", 1e300, "no usable number"),
+        ("backbone.settings", "conv4", "no object"),
+        ("backbone.settings", None, "no object"),
+        ("backbone.name", ["x"], "no text"),
         ("threshold", float("nan"), "no usable number"),
         ("trust", {}, "cannot be used"),
         ("options", {"recall": 7}, "recall"),
@@ -242,6 +247,34 @@ def test_tensors_of_other_shapes_or_numbers_are_refused(file, name):
     for value in (tensors[name][..., :-1].contiguous(), torch.full_like(tensors[name], torch.nan)):
         rewrite(file, about, {**tensors, name: value})
         with pytest.raises(CheckpointError, match="cannot be used"):
+            FewShotClassifier.load(file)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half, torch.double, torch.uint8])
+@pytest.mark.parametrize("part", ["head.", "backbone.", "support.", "head.weight"])
+def test_weights_of_another_type_are_refused(file, part, dtype):
+    about, tensors = read_model(file)
+    changed = {
+        name: value.to(dtype) if name.startswith(part) and value.is_floating_point() else value
+        for name, value in tensors.items()
+    }
+    rewrite(file, about, changed)
+    if part == "head." and dtype == torch.double:  # as a fit has it
+        assert FewShotClassifier.load(file).classes == CLASSES
+        return
+    if all(
+        torch.equal(changed[name], tensors[name]) and changed[name].dtype == tensors[name].dtype for name in tensors
+    ):
+        return
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        FewShotClassifier.load(file)
+
+
+def test_a_header_that_nests_is_refused(file):
+    content = file.read_bytes()
+    for word in (b"[" * 100_000, b'{"a":' * 100_000):
+        file.write_bytes(len(word).to_bytes(8, "little") + word + content[8:])
+        with pytest.raises(CheckpointError, match="or damaged"):
             FewShotClassifier.load(file)
 
 
