@@ -26,11 +26,12 @@ from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.model_file import model_bytes, parse_fit, read_model
 from e3bm.fewshot.support_set import SupportSet, feature_shots
+from e3bm.json_files import parse_json
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
 from e3bm.serving.kept.workspace import Fit, KeptClass, KeptPhoto, Snapshot, Workspace
 from e3bm.serving.work.models import open_model
-from e3bm.storage import lock, release, write_whole
+from e3bm.storage import flush_folder, lock, release, write_whole
 
 MAGIC = b"e3bm-workspace 1\n"
 HEAD = struct.Struct("<QI")
@@ -59,8 +60,8 @@ class Entry:
     def unpacked(cls, content: bytes) -> "Entry":
         """The record that bytes hold."""
         arrays = safetensors.numpy.load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        about = json.loads(header["__metadata__"][ABOUT])
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        about = parse_json(header["__metadata__"][ABOUT])
         return cls(about.pop("kind"), about, arrays.get(FEATURES), arrays[CONTENT].tobytes())
 
 
@@ -112,6 +113,7 @@ class Journal:
             parts.append(framed)
         with self._told():
             write_whole(self.path, *parts)
+            flush_folder(self.path.parent)
             self._chain, self._broken = chain, False
             self._open(self.path.stat().st_size)
 
