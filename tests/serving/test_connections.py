@@ -140,21 +140,25 @@ class Line:
         self.gone = True
 
 
-def test_the_connection_that_waits_longest_makes_room() -> None:
+def test_who_makes_room() -> None:
     places = Places(3)
-    lines = [Line() for _ in range(6)]
+    lines = [Line() for _ in range(7)]
+    gone = lambda: [place for place, line in enumerate(lines) if line.gone]
     for line in lines[:3]:
         places.enter(line)
     places.serve(lines[0])
     places.enter(lines[3])
-    assert [line.gone for line in lines] == [False, True, False, False, False, False]
-    places.rest(lines[0])  # behind those that waited before it
+    assert gone() == [1]  # the first that has sent nothing whole
+    places.rest(lines[0])
     places.enter(lines[4])
-    assert [line.gone for line in lines] == [False, True, True, False, False, False]
-    for line in (lines[0], lines[3], lines[4]):
+    assert gone() == [1, 2]  # one that rests after its request stays longer than one that never had any
+    for line in (lines[3], lines[4]):
         places.serve(line)
-    places.enter(lines[5])  # all others are served: it is the new one that goes
-    assert lines[5].gone
+    places.enter(lines[5])
+    assert gone() == [0, 1, 2]
+    places.serve(lines[5])
+    places.enter(lines[6])  # all others are served: it is the new one that goes
+    assert gone() == [0, 1, 2, 6]
     assert len(places) == 3
 
 

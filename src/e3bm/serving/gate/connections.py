@@ -2,7 +2,7 @@
 
 uvicorn bounds neither the time of a request's head nor the number of connections that say nothing; a few hundred of
 these would use up its descriptors and silence it. Here a request's head has a deadline, and where all places are taken
-the connection that has been waiting longest makes room, so that whoever sends a request is heard.
+the connection that has been waiting longest for its first request makes room, so that whoever sends a request is heard.
 """
 
 import asyncio
@@ -30,37 +30,47 @@ LINES, SECONDS = 20, 10.0
 
 
 class Places:
-    """The connections of a server and how many it may have, in the order of their last sign of life."""
+    """The connections of a server and how many it may have: new ones, those that rest after a request, busy ones."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._waiting: dict[BoundedConnection, None] = {}
+        # Dictionaries, because these keep the order in which connections came.
+        self._new: dict[BoundedConnection, None] = {}
+        self._resting: dict[BoundedConnection, None] = {}
         self._busy: set[BoundedConnection] = set()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._busy)
+        return len(self._new) + len(self._resting) + len(self._busy)
 
     def enter(self, one: "BoundedConnection") -> None:
-        """A new connection; the one that has been waiting longest leaves where there is no room, or the new one."""
-        self._waiting[one] = None
-        if len(self) > self.most:
-            oldest = next(iter(self._waiting))
-            self.leave(oldest)
-            oldest.give_up()
+        """A new connection; where there is no room another one leaves, or it leaves itself.
+
+        First go those that have never sent a whole request, then those that rest, the longest there first.
+        """
+        if len(self) >= self.most:
+            leaving = next(iter([*self._new, *self._resting]), one)
+            self.leave(leaving)
+            leaving.give_up()
+            if leaving is one:
+                return
+        self._new[one] = None
 
     def serve(self, one: "BoundedConnection") -> None:
         """Its request has arrived whole: it does not have to make room."""
-        if self._waiting.pop(one, self) is None:
+        if one in self._new or one in self._resting:
+            self.leave(one)
             self._busy.add(one)
 
     def rest(self, one: "BoundedConnection") -> None:
         """Its request is answered; it waits again, behind all others."""
         if one in self._busy:
             self._busy.remove(one)
-            self._waiting[one] = None
+            self._resting[one] = None
 
     def leave(self, one: "BoundedConnection") -> None:
-        self._waiting.pop(one, None)
+        """It is closed."""
+        self._new.pop(one, None)
+        self._resting.pop(one, None)
         self._busy.discard(one)
 
 

@@ -31,7 +31,7 @@ from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
 from e3bm.serving.kept.workspace import Fit, KeptClass, KeptPhoto, Snapshot, Workspace
 from e3bm.serving.work.models import open_model
-from e3bm.storage import lock, release, write_whole
+from e3bm.storage import flush_folder, lock, release, write_whole
 
 MAGIC = b"e3bm-workspace 1\n"
 HEAD = struct.Struct("<QI")
@@ -113,6 +113,7 @@ class Journal:
             parts.append(framed)
         with self._told():
             write_whole(self.path, *parts)
+            flush_folder(self.path.parent)
             self._chain, self._broken = chain, False
             self._open(self.path.stat().st_size)
 

@@ -99,7 +99,7 @@ class WorkProcess:
         self._line: Connection | None = None
         self._values: OrderedDict[int, Any] = OrderedDict()
         self._last_number = 0
-        self._stopping = self._closed = False
+        self._sent = self._stopping = self._killed = self._closed = False
 
     async def run(
         self,
@@ -156,16 +156,22 @@ class WorkProcess:
             raise
 
     def _end(self) -> None:
+        """End the piece at hand; a process that is still starting has none, and serves the next."""
         with self._guard:
             self._stopping = True
-            if self._process is not None:
+            if self._process is not None and (self._sent or self._closed):
                 self._process.kill()
+                self._killed = True  # it may seem alive for a moment
 
     def _exchange(
         self, work: Callable[..., Any], arguments: tuple[Any, ...], tell: Callable[[Told], None] | None
     ) -> Any:
         """Send a piece and wait for its answer; this happens in a thread."""
         line = self._open_line()
+        with self._guard:
+            if self._stopping:
+                raise Stopped
+            self._sent = True
         try:
             line.send_bytes(self._packed(work, arguments, tell is not None))
             while True:
@@ -184,9 +190,11 @@ class WorkProcess:
             if self._stopping or self._closed:
                 raise Stopped from None
             raise RequestError(503, OUT_OF_MEMORY) from None
+        finally:
+            self._sent = False
 
     def _open_line(self) -> Connection:
-        if self._line is not None and self._process.is_alive():
+        if self._line is not None and not self._killed and self._process.is_alive():
             return self._line
         self._forget_process()
         load_before_forking()
@@ -199,7 +207,7 @@ class WorkProcess:
         theirs.close()
         with self._guard:
             self._process, self._line = process, ours
-            if self._stopping or self._closed:
+            if self._closed:
                 process.kill()
         return ours
 
@@ -207,6 +215,7 @@ class WorkProcess:
         with self._guard:
             process, line = self._process, self._line
             self._process = self._line = None
+            self._killed = False
         self._values.clear()
         if line is not None:
             line.close()
