@@ -108,11 +108,18 @@ def test_every_tensor_moves_with_the_batch():
         ({"shots": 0}, "Shots must be 1 or more"),
         ({"shots": (3, 2)}, r"range \(low, high\) with low <= high; found \(3, 2\)"),
         ({"queries": 0}, "at least 1 query per class, found 0"),
+        ({"query_shares": 0}, "a whole number a of 1 or more, found 0"),
     ],
 )
 def test_impossible_episodes_are_refused(spec, sentence):
     with pytest.raises(SettingsError, match=sentence):
         EpisodeSpec(**spec)
+
+
+def test_the_smallest_episode():
+    spec = EpisodeSpec(ways=2, shots=1, queries=1, query_shares=1)
+    assert spec.most_queries == 2  # all may be of one class
+    assert EpisodeSpec(ways=2, queries=1).most_queries == 1
 
 
 def test_shots_are_a_number_or_a_range():

@@ -77,6 +77,26 @@ def test_features_are_those_of_the_fold_that_left_the_class_out(small_data, fold
     assert homes == {"1-of-2", "2-of-2"}
 
 
+def test_no_backbone_was_trained_on_the_classes_of_its_tasks(small_data, tmp_path, monkeypatch):
+    """As a spy saw the folds being trained, not as they say of themselves."""
+    seen = []
+
+    class Spy(pretrain.ClassificationBatches):
+        def __init__(self, images, split, *rest, **more):
+            super().__init__(images, split, *rest, **more)
+            seen.append(set(self.classes))
+
+    monkeypatch.setattr(pretrain, "ClassificationBatches", Spy)
+    run_folds(pretrain_settings(small_data, epochs=1), tmp_path / "run", 2)
+    trained_on = dict(zip(("1-of-2", "2-of-2"), seen, strict=True))
+    run = wanted(small_data, tmp_path / "run")
+    fitted = CrossFitted.of(run, open_data(run.data))
+    assert {fold.folder.name for fold in fitted.folds} == trained_on.keys()
+    for fold in fitted.folds:
+        assert not set(fold.unseen) & trained_on[fold.folder.name]
+        assert fold.unseen
+
+
 @pytest.mark.parametrize("method", ["mtl+e3bm", "sib", "sib+e3bm"])
 def test_it_is_trained_on_folds_and_used_on_the_backbone_of_all_classes(small_data, folded, tmp_path, method):
     run = run_train(wanted(small_data, folded, method), tmp_path / "cross")

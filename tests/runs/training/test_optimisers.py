@@ -147,6 +147,15 @@ def test_one_step_moves_each_kind_by_its_own_rate(small_data, kind):
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_every_kind_has_the_rate_that_the_settings_have_for_it(small_data, kind):
+    wanted = settings(small_data, "mtl-scaled+e3bm", **PAPER_PSI)
+    learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
+    optimiser = build_optimiser(learner, OUTER.but(kind=kind))
+    found = {group["kind"]: (group["lr"], group["base_lr"]) for group in optimiser.param_groups}
+    assert found == {name: (rate, rate) for name, rate in RATES.items() if name != "gradient_net"}
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
 def test_weights_decay_where_the_settings_say_so(small_data, kind):
     """Without any other gradient what is trained goes towards zero, or stays."""
     wanted = settings(small_data, "mtl")
