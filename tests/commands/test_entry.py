@@ -45,7 +45,7 @@ def raising(error):
     [
         (MemoryError(), 1, "not enough memory"),
         (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000 bytes."),
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
             1,
             "memory",
         ),

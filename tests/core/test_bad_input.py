@@ -261,6 +261,14 @@ def test_features_of_another_precision_are_refused_in_a_sentence(name, dtype):
 
 def test_whole_numbers_and_empty_queries_are_refused_in_a_sentence():
     support, query = plain_features()
+    config.update("jaxtyping_disable", True)  # what users see
+    try:
+        refuse(support, query)
+    finally:
+        config.update("jaxtyping_disable", False)
+
+
+def refuse(support, query):
     for one, other in ((support.long(), query.long()), (support, query.double()), (support.half(), query)):
         with pytest.raises(DataError, match="must be floating-point numbers of one type"):
             batch_of(one, other)

@@ -262,6 +262,6 @@ def _support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict
 
 
 def _finite(name: str, value: Tensor) -> Tensor:
-    if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
-        raise CheckpointError(f"its tensor '{name}' holds what is no finite number")
+    if value.dtype not in (torch.float32, torch.float64) or not bool(torch.isfinite(value).all()):
+        raise CheckpointError(f"its tensor '{name}' holds what is no finite number of 32 or 64 bits")
     return value

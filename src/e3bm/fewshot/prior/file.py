@@ -91,7 +91,7 @@ def load_prior(path: Path | None = None) -> FewShotPrior:
     place = path or SHIPPED
     if not place.exists():
         raise CheckpointError(f"There is no prior {place}; give the path of one that `e3bm train-prior` made.")
-    texts, tensors = read_tensor_file(place, former=place != SHIPPED)
+    texts, tensors = read_tensor_file(place, "prior", former=place != SHIPPED)
     try:
         about = dict(parse_json(texts.get(ABOUT, "{}")))
     except (ValueError, TypeError):

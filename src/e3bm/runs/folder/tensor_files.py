@@ -30,16 +30,18 @@ def tensor_file(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> byte
     return safetensors.torch.save(copies, {**texts, DIGEST: content_digest(texts, copies)})
 
 
-def read_tensor_file(path: Path, *, former: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
+def read_tensor_file(
+    path: Path, what: str = "weights file", *, former: bool = True
+) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The texts and tensors of a file; ``former`` takes one without a digest: of a former version, or of others."""
     try:
         texts, tensors = parse_tensor_file(path.read_bytes())
     except FileNotFoundError:
-        raise CheckpointError(f"There is no weights file {path}.") from None
+        raise CheckpointError(f"There is no {what} {path}.") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise CheckpointError(f"{path} is not a readable weights file: {error}.") from None
+        raise CheckpointError(f"{path} is not a readable {what}: {error}.") from None
     digest = texts.pop(DIGEST, None)
     if not (former and digest is None) and digest != content_digest(texts, tensors):
         raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
@@ -75,5 +77,5 @@ def update_by_tensors(digest: "hashlib._Hash", tensors: Mapping[str, Tensor]) ->
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        # As bytes: NumPy does not have all types that torch has.
-        digest.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        if value.numel():  # as bytes: NumPy does not have all types that torch has
+            digest.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
