@@ -95,3 +95,12 @@ def test_the_seed_alone_decides_where_a_learner_starts(small_data, method):
     one, same, other = start(0, 0), start(0, 7), start(1, 0)
     assert all(torch.equal(value, same[name]) for name, value in one.items())
     assert any(not torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"), [("float32", None), ("bfloat16", torch.bfloat16), ("float64", None)]
+)
+def test_a_network_computes_in_half_precision_only_where_it_is_asked_to(small_data, precision, expected):
+    wanted = settings(small_data, "mtl-scaled", machine__precision=precision)
+    learner = build_learner(wanted, build_backbone(wanted.backbone, *open_data(wanted.data).input_shape))
+    assert learner.method.encoder.autocast is expected

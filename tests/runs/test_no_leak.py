@@ -111,6 +111,17 @@ def test_a_test_looks_at_the_classes_it_names_and_at_no_others(data, tmp_path, k
     assert found[split][3] == found[CLEAN][3]  # which images are asked for does not depend on their pixels
 
 
+@pytest.mark.parametrize("kind", ["frozen", "pretrained"])
+def test_confidence_is_calibrated_on_the_validation_classes(data, tmp_path, kind):
+    """Weights do not depend on test and validation images, so the factor tells whose answers it was fitted to."""
+    factors = {}
+    for name in (CLEAN, "val", "test"):
+        KINDS[kind](data[name], tmp_path / name)
+        (result,) = run_test([tmp_path / name], TestSettings(episodes=2, calibrate=4, checkpoint="last"))
+        factors[name] = result.metrics["score_factor"]
+    assert factors["test"] == factors[CLEAN] != factors["val"]
+
+
 @pytest.fixture
 def read(monkeypatch):
     """The positions of all images whose pixels are read."""
