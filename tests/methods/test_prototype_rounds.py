@@ -292,10 +292,14 @@ def test_tims_rounds_lower_its_loss():
     assert bool((loss(state) < start - 1e-3).all())
 
 
-def test_a_power_of_negative_features_is_that_of_their_size():
+def test_a_power_of_negative_features_keeps_their_sign():
     batch = task_batch()
-    turned = replace(batch, support=-batch.support, query=batch.query * torch.tensor([1.0, -1, 1, -1, 1]))
+    flip = torch.tensor([1.0, -1, 1, -1, 1])
+    turned = replace(batch, support=batch.support * flip, query=batch.query * flip)
     close(learner("pt+map")(turned).scores, learner("pt+map")(batch).scores)
+    # One query alone on the other side is another task.
+    other = replace(batch, query=torch.cat([-batch.query[:, :1], batch.query[:, 1:]], 1))
+    assert not torch.allclose(learner("pt+map")(other).scores, learner("pt+map")(batch).scores, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def test_results_have_both_and_answers_stay(small_data, tmp_path, monkeypatch):
     opened = []
     of_tasks = testing.episode_sampler
     monkeypatch.setattr(
-        testing, "episode_sampler", lambda data, split, *rest: opened.append(split) or of_tasks(data, split, *rest)
+        testing,
+        "episode_sampler",
+        lambda data, split, *rest, **more: opened.append(split) or of_tasks(data, split, *rest, **more),
     )
     runs = [run_train(settings(small_data, name), tmp_path / name).path for name in ("mtl", "mtl+e3bm")]
     plain = run_test(runs, TestSettings(episodes=30))
