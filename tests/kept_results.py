@@ -47,7 +47,8 @@ def faults_of_run(run: Run, among: Iterable[Run], known: dict[str, ClassIndex]) 
         faults.append("no commit or no command is stated")
     if run.kind != "ensemble" and not run.metrics:
         faults.append("there are no metrics")
-    if run.trained and run.trained.inner and run.kind == "train" and not run.schedules:
+    steps = any(line.get("split") == "train" for line in run.metrics)  # none where there is nothing to train
+    if run.trained and run.trained.inner and run.kind == "train" and steps and not run.schedules:
         faults.append("there are no schedules")
     if any(result.split == "test" for result in run.results) and not run.test_log:
         faults.append("the test classes were used and the log does not say so")

@@ -39,7 +39,7 @@ def test_there_are_enough_of_them_in_every_room():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= FEWEST
     rooms = Counter(mutant.path.split("/")[0] for mutant in MUTANTS)
     assert set(rooms) == set(ROOMS)
-    assert min(rooms.values()) >= 10
+    assert min(rooms.values()) >= 5
 
 
 @pytest.mark.skipif(not KEPT.exists(), reason="results/ holds no run of `make mutants` yet")
@@ -55,7 +55,9 @@ def test_the_last_run_is_of_this_list_and_killed_enough_of_it():
 def test_a_sample_is_drawn_by_its_seed():
     draw = lambda seed: RUNNER.chosen(MUTANTS, [], 10, seed)
     assert draw(1) == draw(1) != draw(2)
-    assert {mutant.path for mutant in RUNNER.chosen(MUTANTS, ["sampler"], None, 0)} == {"data/episodes/sampler.py"}
+    assert {mutant.path for mutant in RUNNER.chosen(MUTANTS, ["episodes/sampler"], None, 0)} == {
+        "data/episodes/sampler.py"
+    }
 
 
 LIST = """

@@ -240,7 +240,7 @@ def test_everything_by_keyboard(opened, glyph_png) -> None:
 def test_a_fit_shows_how_far_it_is_and_is_cancelled(browser, serve_with, glyph_png) -> None:
     with serve_with() as visitor:
         workspace, random = visitor.service.workspace, np.random.default_rng(0)
-        for name in range(16):
+        for name in range(40):  # enough to last until it is cancelled, however slow the browser is
             made = workspace.create_class(f"class {name}")
             rows = (random.normal(size=(50, 1280)) + 2 * random.normal(size=1280)).astype(np.float32)
             workspace.add_photos(made.number, list(rows), workspace.snapshot)
