@@ -1,5 +1,6 @@
 """A test of a run: which weights, which episodes, what is refused, and what its result calls itself."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.store.packed import PackedImages, PackedWriter
 from e3bm.errors import CheckpointError, DataError, SettingsError
+from e3bm.progress import Silent
 from e3bm.runs.evaluation.evaluate import Evaluation
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.run_folder import RunFolder
@@ -18,6 +20,16 @@ from small_runs import settings, write_backbone, write_inputs
 
 SHORT = {"optimiser__steps": 3, "validation__every": 1, "optimiser__theta": 0.1}
 FEW = TestSettings(episodes=4)
+
+
+class Heard(Silent):
+    """What was said."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, sentence):
+        self.said.append(sentence)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +54,37 @@ def test_the_best_weights_are_tested(folder, tmp_path, monkeypatch):
     shorter = run_train(settings(folder, "mtl", **{**SHORT, "optimiser__steps": 1}), tmp_path / "shorter").path
     found, expected = (run_test([path], FEW)[0] for path in (longer, shorter))
     assert (found.checkpoint, found.nll, found.accuracy) == ("best", expected.nll, expected.accuracy)
+
+
+def test_it_says_which_weights_it_used_and_takes_the_last_only_when_asked(run):
+    told = Heard()
+    best = run_test([run], FEW, told)[0]
+    assert any("run: weights of its best checkpoint, step " in sentence for sentence in told.said)
+    (run / "checkpoints" / "best.json").unlink()
+    before = (run / "results.json").read_bytes()
+    with pytest.raises(CheckpointError, match=r"best checkpoint of .* is lost.*--checkpoint last"):
+        run_test([run], FEW)
+    assert (run / "results.json").read_bytes() == before
+    last = run_test([run], FEW.but(checkpoint="last"), told)[0]
+    assert (best.checkpoint, last.checkpoint) == ("best", "last")
+    assert told.said[-1] == "run: weights of its last checkpoint, step 3"
+
+
+def test_damaged_pixels_give_no_result(run, folder):
+    """20 images of the test classes are zeroed; the description of the data says nothing of it."""
+    path = folder / "small" / "images.u8"
+    whole, packed = path.read_bytes(), PackedImages.open(path.parent)
+    size = packed.images[0].nbytes
+    try:
+        with path.open("r+b") as file:
+            for position in np.concatenate([packed.indices_of(number) for number in packed.splits["test"]])[:20]:
+                file.seek(int(position) * size)
+                file.write(bytes(size))
+        shutil.rmtree(folder / "features", ignore_errors=True)  # those of the whole pixels would do as well
+        with pytest.raises(DataError, match=r"images\.u8 is damaged: the pixels of images"):
+            run_test([run], FEW)
+    finally:
+        path.write_bytes(whole)
 
 
 def test_the_list_of_a_test_is_that_of_its_seed_and_split(run, monkeypatch):
