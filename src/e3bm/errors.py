@@ -23,3 +23,15 @@ class DivergenceError(E3BMError):
 
 class PeerError(E3BMError):
     """Another process of the same run that is gone or does not answer."""
+
+
+def install_command(extra: str) -> str:
+    """What to type so that an extra's packages are there, however e3bm itself was installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = requires("e3bm") or []
+    except PackageNotFoundError:  # used from its source folder, without being installed
+        return f"pip install '.[{extra}]' in the folder of e3bm's pyproject.toml"
+    wanted = [line.partition(";")[0].strip() for line in lines if f'extra == "{extra}"' in line.replace("'", '"')]
+    return "pip install " + " ".join(f"'{name}'" if set(name) & set("<>=! ") else name for name in wanted)

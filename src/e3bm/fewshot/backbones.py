@@ -18,7 +18,7 @@ from e3bm.backbones.efficientnet_lite import LITE0, LITE0_PACKAGES, LITE0_PIPELI
 from e3bm.data.pixels.pipeline import CentreCrop, Channels, Invert, Pipeline, Resize
 from e3bm.data.pixels.recipes import RECIPES
 from e3bm.data.source import open_dataset, registered_sources
-from e3bm.errors import CheckpointError, E3BMError, SettingsError
+from e3bm.errors import CheckpointError, E3BMError, SettingsError, install_command
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, parse_pipeline
 from e3bm.json_files import parse_json
 from e3bm.runs.assembly import build_backbone, weights_digest
@@ -200,7 +200,7 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
     except ImportError:
         raise SettingsError(
             f"The backbone '{HUB}{name}' needs the transformers library, which is not installed; "
-            "run: pip install 'e3bm[transformers]' (or leave the backbone out for EfficientNet-Lite0)."
+            f"run: {install_command('transformers')} (or leave the backbone out for EfficientNet-Lite0)."
         ) from None
     try:
         # Neither code of a stranger nor pickles: weights come as safetensors or not at all.

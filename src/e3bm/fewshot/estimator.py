@@ -5,12 +5,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from e3bm.errors import install_command
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise ImportError("E3BMClassifier needs scikit-learn; run: pip install 'e3bm[sklearn]'") from error
+    raise ImportError(f"E3BMClassifier needs scikit-learn; run: {install_command('sklearn')}") from error
 
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prediction import column_arrays

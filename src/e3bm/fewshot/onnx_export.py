@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.errors import CheckpointError, SettingsError
+from e3bm.errors import CheckpointError, SettingsError, install_command
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FittedHead
 from e3bm.methods.heads.collapsed import unit
@@ -132,7 +132,8 @@ def _packages() -> tuple[Any, Any]:
         import onnxscript  # noqa: F401  # torch's exporter needs it
     except ImportError:
         raise SettingsError(
-            "Export needs onnx, onnxruntime and onnxscript, which are not all installed; run: pip install 'e3bm[onnx]'."
+            "Export needs onnx, onnxruntime and onnxscript, which are not all installed; "
+            f"run: {install_command('onnx')}"
         ) from None
     return onnx, onnxruntime
 
