@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCH = "results/bench/bench.png"
 OUTSIDE = {"index.md": "README.md", "changes.md": "CHANGELOG.md"}
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
+SHIM = re.compile(r"https://[^\"]*iframe-worker/shim")
 PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s]+)\)")
 
 
@@ -56,6 +57,16 @@ def site_link(found: re.Match[str], here: PurePosixPath, up: str) -> str:
     if name is None or not (ROOT / path).is_file():
         return f"{text} (`{path}`)" if text.strip("`") != str(path) else f"`{path}`"
     return f"[{text}]({up}{name}{anchor})"
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """No script from elsewhere: the theme's help for pages opened from a file is ours."""
+    return SHIM.sub("../" * page.url.count("/") + "search_from_files.js", output)
+
+
+def on_post_template(output: str, **_: Any) -> str:
+    """The same for pages that the theme adds."""
+    return SHIM.sub("search_from_files.js", output)
 
 
 def _plain(path: PurePosixPath) -> PurePosixPath:
