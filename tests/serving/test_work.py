@@ -1,10 +1,12 @@
 """Work that is refused, given up or cancelled is ended and never takes effect; fits are jobs beside the rest."""
 
+import io
 import os
 import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from e3bm.errors import SettingsError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -180,3 +182,25 @@ def test_pixels_are_counted_over_a_whole_request(serve_with, glyph_png) -> None:
         refused = visitor.photos(place, small, small, small)
         assert refused.status_code == 413
         assert "2,352 pixels together; 1,568 are the most" in refused.json()["error"]
+
+
+def _photo(width: int, height: int, form: str, **options: object) -> bytes:
+    written = io.BytesIO()
+    Image.new("L", (width, height), 90).save(written, form, **options)
+    return written.getvalue()
+
+
+def test_a_large_jpeg_is_decoded_at_a_part_of_its_size_and_counts_by_that(serve_with) -> None:
+    """9000 x 6000 are more than one image may have; a quarter of it is not, and three such are 40 megapixels."""
+    large = _photo(9000, 6000, "JPEG")
+    with serve_with(most_pixels_together=3 * 4500 * 3000) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        place = f"/classes/{number}/photos"
+        assert visitor.photos(place, large, large, large).status_code == 201
+        together = visitor.photos(place, large, large, large, large)
+        assert together.status_code == 413
+        assert "54,000,000 pixels together; 40,500,000 are the most" in together.json()["error"]
+        for whole in (_photo(9000, 6000, "PNG"), _photo(9000, 6000, "JPEG", progressive=True)):
+            refused = visitor.photos(place, whole)
+            assert refused.status_code == 413
+            assert "54,000,000 pixels; 50,000,000 are the most" in refused.json()["error"]
