@@ -1,6 +1,6 @@
 """`--keep FILE`: what was answered is there after the next start, whatever ended the server.
 
-E3BM_KILLS asks for more kills than the suite makes.
+E3BM_KILLS asks for more kills than the suite makes, E3BM_TEST_SEED for others.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from keeping_process import change_for_ever, small_classifier, state
 
 KILLS = int(os.environ.get("E3BM_KILLS", "2"))
 KILLS_WITHOUT_HTTP = int(os.environ.get("E3BM_KILLS", "15"))
+SEED = 1000 * int(os.environ.get("E3BM_TEST_SEED", "0"))
 WIDTH = 6
 
 
@@ -223,12 +224,12 @@ def test_a_change_that_cannot_be_written_does_not_happen(tmp_path, quick) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_a_kill_at_any_moment_leaves_the_last_change_or_the_one_that_was_being_made(tmp_path) -> None:
-    path, random = tmp_path / "state", Random(3)
+    path, random = tmp_path / "state", Random(SEED + 3)
     load_before_forking()
     seen = 0
     for kill in range(KILLS_WITHOUT_HTTP):
         ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=change_for_ever, args=(path, kill, theirs), daemon=True)
+        process = CONTEXT.Process(target=change_for_ever, args=(path, SEED + kill, theirs), daemon=True)
         process.start()
         theirs.close()
         told = [ours.recv() for _ in range(random.randrange(1, 6))]
@@ -300,7 +301,7 @@ class Writer(threading.Thread):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_kills_lose_nothing_that_was_answered(tmp_path, glyph_png) -> None:
-    path, random = tmp_path / "state", Random(17)
+    path, random = tmp_path / "state", Random(SEED + 17)
     command = [sys.executable, str(Path(__file__).parent / "kept_server.py"), str(path)]
     there: dict[int, set[int]] = {}
     gone: set[int] = set()
@@ -317,7 +318,7 @@ def test_kills_lose_nothing_that_was_answered(tmp_path, glyph_png) -> None:
                 assert not gone & set(found)
                 if kill == KILLS:
                     break
-                writer = Writer(address, glyph_png, kill)
+                writer = Writer(address, glyph_png, SEED + kill)
                 # It knows what is there already, and goes on with it.
                 writer.there = {number: set(photos) for number, photos in found.items()}
                 writer.start()
