@@ -7,7 +7,6 @@ import contextlib
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from e3bm.serving.kept.journal import MAGIC, Journal, keep_workspace
 from e3bm.serving.kept.workspace import Workspace
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.work.process import CONTEXT, load_before_forking
-from keeping_process import change_for_ever, small_classifier, state
+from keeping_process import change_for_ever, serve_for_ever, small_classifier, state
 
 KILLS = int(os.environ.get("E3BM_KILLS", "2"))
 KILLS_WITHOUT_HTTP = int(os.environ.get("E3BM_KILLS", "15"))
@@ -302,35 +301,38 @@ class Writer(threading.Thread):
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_kills_lose_nothing_that_was_answered(tmp_path, glyph_png) -> None:
     path, random = tmp_path / "state", Random(SEED + 17)
-    command = [sys.executable, str(Path(__file__).parent / "kept_server.py"), str(path)]
+    load_before_forking()
     there: dict[int, set[int]] = {}
     gone: set[int] = set()
     changes = 0
     for kill in range(KILLS + 1):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                address = server.stdout.readline().strip().rstrip("/")
-                assert address, "the server did not start"
-                state = httpx.get(f"{address}/workspace", timeout=60).json()
-                found = {one["id"]: set(one["photos"]) for one in state["classes"]}
-                for number, photos in there.items():
-                    assert photos <= found[number]
-                assert not gone & set(found)
-                if kill == KILLS:
-                    break
-                writer = Writer(address, glyph_png, SEED + kill)
-                # It knows what is there already, and goes on with it.
-                writer.there = {number: set(photos) for number, photos in found.items()}
-                writer.start()
-                # A server that does nothing loses nothing.
-                for _ in range(random.randrange(5, 30)):
-                    assert writer.changes.acquire(timeout=120)
-                    changes += 1
-                time.sleep(0.05 * random.random())
-                server.kill()
-                writer.join()
-            finally:
-                server.kill()
+        ours, theirs = CONTEXT.Pipe()
+        server = CONTEXT.Process(target=serve_for_ever, args=(path, theirs))
+        server.start()
+        theirs.close()
+        try:
+            address = ours.recv().rstrip("/")
+            state = httpx.get(f"{address}/workspace", timeout=60).json()
+            found = {one["id"]: set(one["photos"]) for one in state["classes"]}
+            for number, photos in there.items():
+                assert photos <= found[number]
+            assert not gone & set(found)
+            if kill == KILLS:
+                break
+            writer = Writer(address, glyph_png, SEED + kill)
+            # It knows what is there already, and goes on with it.
+            writer.there = {number: set(photos) for number, photos in found.items()}
+            writer.start()
+            # A server that does nothing loses nothing.
+            for _ in range(random.randrange(5, 30)):
+                assert writer.changes.acquire(timeout=120)
+                changes += 1
+            time.sleep(0.05 * random.random())
+            server.kill()
+            writer.join()
+        finally:
+            server.kill()
+            server.join()
         assert writer.there
         print(f"kill {kill + 1}: {len(found)} classes and {sum(map(len, found.values()))} photos were there before")
         gone |= writer.gone

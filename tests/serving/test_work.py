@@ -2,8 +2,11 @@
 
 import io
 import os
+import signal
+import sys
 import time
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,6 +14,8 @@ from PIL import Image
 from e3bm.errors import SettingsError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.serving.app import create_app
+from e3bm.serving.work.process import CONTEXT, load_before_forking
+from keeping_process import serve_for_ever
 from serving_networks import Killed, Stoppable
 
 WIDTH = 1280
@@ -164,6 +169,29 @@ def test_stopping_does_not_wait_for_a_fit(serve_with) -> None:
     # The server has ended, and with it the process that fitted.
     until(lambda: not _exists(process))
     assert visitor.service.workspace.snapshot.fit is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+def test_sigterm_during_a_fit_ends_the_server() -> None:
+    random = np.random.default_rng(0)
+    classes = (random.normal(size=(16, 50, WIDTH)) + 2 * random.normal(size=(16, 1, WIDTH))).astype(np.float32)
+    load_before_forking()
+    ours, theirs = CONTEXT.Pipe()
+    settings = {"classes": classes, "stop_timeout": 1}
+    served = CONTEXT.Process(target=serve_for_ever, args=(None, theirs), kwargs=settings)
+    served.start()
+    theirs.close()
+    try:
+        with httpx.Client(base_url=ours.recv(), timeout=60) as client:
+            assert client.post("/fit", params={"wait": 0}).status_code == 202
+            until(lambda: client.get("/fit").json()["total"] > 0)
+            os.kill(served.pid, signal.SIGTERM)
+            served.join(60)
+            assert served.exitcode is not None, "the server waited for the fit"
+    finally:
+        served.kill()
+        served.join()
+    assert served.exitcode in (0, -signal.SIGTERM)
 
 
 def _exists(process: int) -> bool:
