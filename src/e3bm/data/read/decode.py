@@ -19,7 +19,8 @@ from e3bm.errors import DataError
 
 MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 30_000
-# A JPEG file can be decoded at a half, a quarter or an eighth of its size, without ever being whole in memory.
+# A JPEG file can be decoded at a half, a quarter or an eighth of its size, without ever being whole in memory; not so a
+# progressive one, of which every pass is about the whole image.
 MOST_JPEG_PIXELS = 250_000_000
 LONGEST_JPEG_SIDE = 65_500
 KEPT_PIXELS = 16_000_000
@@ -78,16 +79,18 @@ def image_size(content: bytes) -> tuple[int, int]:
         raise _unknown_format(content) from None
 
 
-def pixel_count(content: bytes) -> int:
-    """How many pixels an encoded image says it has, by its header alone; 0 where there is no image to decode.
+def decoded_pixels(content: bytes) -> int:
+    """How many pixels are in memory while an image is decoded, by its header alone: of a large JPEG only a part.
 
     Time and memory of decoding grow with it: whoever takes many images at once adds them up first.
     """
     try:
-        width, height = image_size(content)
-    except DataError:
-        return 0
-    return width * height
+        with _decoding_errors(), _opened(content) as image:
+            if _has_parts(image) and _fits_in_parts(image.size):
+                _decode_smaller(image)
+            return math.prod(image.size)
+    except UnidentifiedImageError:
+        raise _unknown_format(content) from None
 
 
 def check_pixels(size: tuple[int, int]) -> None:
@@ -189,11 +192,20 @@ def _opened(content: bytes) -> Image.Image:
         return JpegImagePlugin.JpegImageFile(io.BytesIO(content))  # not decoded whole, so its limit is another
 
 
+def _has_parts(image: Image.Image) -> bool:
+    """Whether the decoder can give a part of an image without holding the whole."""
+    return image.format in JPEG_FORMATS and not image.info.get("progressive")
+
+
+def _fits_in_parts(size: tuple[int, int]) -> bool:
+    return math.prod(size) <= MOST_JPEG_PIXELS and max(size) <= LONGEST_JPEG_SIDE and min(size) >= 1
+
+
 def _check_promise(image: Image.Image) -> None:
     """Refuse an image whose header promises more than can be decoded in its format."""
-    if image.format not in JPEG_FORMATS:
+    if not _has_parts(image):
         check_pixels(image.size)
-    elif math.prod(image.size) > MOST_JPEG_PIXELS or max(image.size) > LONGEST_JPEG_SIDE or min(image.size) < 1:
+    elif not _fits_in_parts(image.size):
         limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
         raise DataError(f"it says it is {image.width} x {image.height}, more than the {limits} that are read of a JPEG")
 

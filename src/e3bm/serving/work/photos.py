@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from e3bm.data.read.decode import image_size
+from e3bm.data.read.decode import decoded_pixels
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
@@ -80,17 +80,20 @@ def _influences(asked: Asked, row: np.ndarray) -> tuple[Influence, ...]:
 
 
 def _check_pixels(uploads: Sequence[Upload], settings: ServeSettings) -> None:
-    """Refuse too many pixels, of one image or of all together, before anything is decoded."""
+    """Refuse too many pixels, of one image or of all together, before anything is decoded.
+
+    Of a large JPEG those count that are in memory while it is decoded at a part of its size.
+    """
     total = 0
     for upload in uploads:
         try:
-            width, height = image_size(upload.content)
+            pixels = decoded_pixels(upload.content)
         except DataError as error:
             raise DataError(f"{upload.name} cannot be used: {error}.") from None
-        if width * height > settings.most_pixels:
+        if pixels > settings.most_pixels:
             most = f"{settings.most_pixels:,} are the most that are read"
-            raise RequestError(413, f"{upload.name} has {width * height:,} pixels; {most}.")
-        total += width * height
+            raise RequestError(413, f"{upload.name} has {pixels:,} pixels; {most}.")
+        total += pixels
     if total > settings.most_pixels_together:
         raise RequestError(
             413,
