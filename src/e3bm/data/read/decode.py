@@ -110,6 +110,21 @@ def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
         raise _unknown_format(content) from error
 
 
+def miniature(content: bytes, side: int) -> Image.Image:
+    """A small copy of an encoded image, upright, in colours, ``side`` pixels long at most."""
+    try:
+        with _decoding_errors():
+            image = _opened(content)
+            _check_promise(image)
+            if image.format in JPEG_FORMATS:
+                image.draft(None, (side, side))  # decoded at a part of its size, and never smaller than asked for
+            small = Image.fromarray(_to_array(image, 3))
+            small.thumbnail((side, side))
+            return small
+    except UnidentifiedImageError as error:
+        raise _unknown_format(content) from error
+
+
 def pixels_of_pillow_image(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The same of an image that Pillow has opened already; it is left as it was."""
     with _decoding_errors():
