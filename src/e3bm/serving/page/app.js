@@ -48,8 +48,8 @@ prepareFitting(refresh);
 prepareAsking(learn);
 
 const folders = dropPlace({
-  label: "Choose a folder whose sub-folders become classes", words: "Or drop a folder: its sub-folders become classes; or",
-  folder: true, whole: byId("teach"),
+  label: "Choose a folder whose sub-folders become classes", words: "Sub-folders become classes: drop a folder, or",
+  kind: "folders", folder: true, whole: byId("teach"),
   take: (files) => told(byId("class-error"), async () => {
     byId("class-error").textContent = (await addFolders(files, folders.showWaiting)).join("\n");
   }),

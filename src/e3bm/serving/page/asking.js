@@ -133,6 +133,7 @@ function showAround() {
 function showNext() {
   const found = now.workspace?.unchangeable || answers.length < 2 ? [] : worthLabelling(answers);
   byId("next").hidden = !found.length;
+  byId("next-title").textContent = `Worth labelling next: ${counted(found.length, "photo")}, and why`;
   byId("next-list").replaceChildren(...found.map(({ answer, reason, likely }) => element(
     "li", {},
     button(picture(answer.url, "", "?"), () => enlarge(answer.file, answer.url, answer.file.name), {

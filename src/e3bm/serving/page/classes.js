@@ -115,7 +115,7 @@ function showSome(card) {
   const items = [...card.shown.values()];
   items.forEach((item, place) => { item.hidden = !card.all && items.length > MOST_SHOWN && place >= MOST_SHOWN - 1; });
   card.more.hidden = items.length <= MOST_SHOWN;
-  card.more.textContent = card.all ? "Show fewer" : `Show all ${items.length} photos`;
+  card.more.textContent = card.all ? "Show fewer" : `Show all ${items.length}`;
 }
 
 function photoItem(card, photo) {

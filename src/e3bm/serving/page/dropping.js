@@ -15,7 +15,9 @@ export function pathOf(file) {
 // Photos of folders, and sentences about what else was in them; files that were given one by one are all taken.
 export function sortedOut(files) {
   const photos = [], unused = [];
-  for (const file of files) {
+  const fromFolder = files.some((file) => pathOf(file).includes("/"));
+  const byPath = (one, other) => pathOf(one).localeCompare(pathOf(other), undefined, { numeric: true });
+  for (const file of fromFolder ? [...files].sort(byPath) : files) {
     const path = pathOf(file), parts = path.split("/");
     const hidden = parts.some((part) => part.startsWith(".") || part === "__MACOSX");
     if (parts.length === 1) photos.push(file);
@@ -118,7 +120,6 @@ async function filesBelow(entry) {
     if (!some.length) break;
     found.push(...some);
   }
-  found.sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
   return (await Promise.all(found.map(filesBelow))).flat();
 }
 
