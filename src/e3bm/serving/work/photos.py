@@ -1,14 +1,12 @@
 """Uploaded photos to features, and to predictions with the photos that mattered: this runs in a work process."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from e3bm.data.read.decode import image_size, miniature
+from e3bm.data.read.decode import TooManyPixelsError, image_size, miniature
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
@@ -72,21 +70,14 @@ def photos_to_keep(
     """The features of every photo, and a small picture of each where the settings say that there are any."""
     rows = upload_features(extractor, uploads, settings)
     wanted = settings.pictures != "tab"
-    return rows, [small_picture(upload.content) if wanted else b"" for upload in uploads]
-
-
-def small_picture(content: bytes) -> bytes:
-    """A photo as a small JPEG file, without what a camera notes beside its pixels."""
-    written = io.BytesIO()
-    miniature(content, PICTURE_SIDE).save(written, "JPEG", quality=80)
-    return written.getvalue()
+    return rows, [miniature(upload.content, PICTURE_SIDE) if wanted else b"" for upload in uploads]
 
 
 def redrawn_picture(content: bytes) -> bytes:
     """A small picture that came in a file, drawn anew: nothing that others wrote is sent to a browser."""
     if content and max(image_size(content)) > PICTURE_SIDE:
         raise DataError(f"The file has pictures of more than {PICTURE_SIDE} pixels a side, which are no small ones.")
-    return small_picture(content) if content else b""
+    return miniature(content, PICTURE_SIDE) if content else b""
 
 
 def predict_uploads(
@@ -136,7 +127,7 @@ def _pixel_problems(uploads: Sequence[Upload], settings: ServeSettings) -> list[
             width, height = image_size(upload.content)
         except DataError as error:
             sentence = f"{upload.name} cannot be used: {error}."
-            too_large = isinstance(error.__cause__, Image.DecompressionBombError)
+            too_large = isinstance(error, TooManyPixelsError)
             problems.append(RequestError(413, sentence) if too_large else DataError(sentence))
             continue
         if width * height > settings.most_pixels:
