@@ -26,7 +26,7 @@ def test_openapi_describes_every_route_and_the_forms(visitor) -> None:
     assert document["info"]["version"] == version("e3bm")
     assert set(document["paths"]) == {
         "/health", "/metrics", "/workspace", "/classes", "/classes/{number}", "/classes/{number}/photos",
-        "/classes/{number}/photos/{photo}", "/fit", "/predict", "/model",
+        "/classes/{number}/photos/{photo}", "/photos/{photo}/picture", "/fit", "/predict", "/model", "/model.onnx",
     }  # fmt: skip
     form = document["paths"]["/predict"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert set(form["properties"]) == {"photos", "together"}

@@ -161,7 +161,7 @@ def test_behind_the_proxy_of_the_page(serve_with, glyph_png, tmp_path, proxy) ->
 
 
 def test_the_page_lets_through_what_the_server_takes() -> None:
-    megabytes = f"{ServeSettings().most_upload_megabytes:g}"
+    megabytes = f"{ServeSettings().most_model_megabytes:g}"  # the largest that is sent
     assert f"client_max_body_size {megabytes}m;" in NGINX
     assert f"max_size {megabytes}MB" in PAGE
     assert "proxy_set_header Host $http_host;" in NGINX

@@ -7,6 +7,7 @@ reading a file of unknown origin runs nothing, and takes memory in proportion to
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
 from importlib.metadata import version
@@ -31,6 +32,7 @@ from e3bm.runs.folder.tensor_files import DIGEST, parse_tensor_file, update_by_t
 
 FORMAT, VERSION = "e3bm-model", 1
 ABOUT = "e3bm"
+PICTURES = "pictures"
 SUFFIX = ".e3bm"
 WITH_WEIGHTS = ("run",)
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures; a fit gives about 1
@@ -63,11 +65,17 @@ def check_target(path: Path, *, replace: bool = True) -> None:
 
 
 def model_bytes(
-    extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool, keep_backbone: bool = True
+    extractor: FeatureExtractor,
+    fitted: FittedModel,
+    *,
+    keep_support: bool,
+    keep_backbone: bool = True,
+    pictures: Sequence[bytes] = (),
 ) -> bytes:
     """The content of the file; the same model has the same bytes.
 
-    Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``.
+    Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``. ``pictures`` are small
+    ones of the labelled photos, as encoded images, in the order of the support; nobody but the page looks at them.
     """
     head = fitted.head
     about = {
@@ -91,6 +99,9 @@ def model_bytes(
     tensors["misfits"] = torch.from_numpy(head.misfits)
     if keep_support and fitted.support is not None:
         tensors["support.features"] = torch.from_numpy(fitted.support.features)
+    if any(pictures):
+        tensors[PICTURES] = torch.frombuffer(bytearray(b"".join(pictures)), dtype=torch.uint8)
+        about[PICTURES] = [len(one) for one in pictures]
     if keep_backbone and extractor.origin.kind in WITH_WEIGHTS:
         tensors |= {f"backbone.{name}": value for name, value in extractor.network.state_dict().items()}
     # Copies: safetensors refuses tensors that share memory.
@@ -154,6 +165,21 @@ def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int
             raise TypeError("the name of its backbone, which is no text")
         return origin, channels, pipeline
     except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+
+
+def parse_pictures(path: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[bytes, ...]:
+    """The small pictures that a file has of its labelled photos; nothing where it has none."""
+    if PICTURES not in about:
+        return ()
+    try:
+        lengths = [int(length) for length in about[PICTURES]]
+        content = tensors[PICTURES].numpy().tobytes()
+        if min(lengths) < 0 or sum(lengths) != len(content) or len(lengths) != sum(about["counts"]):
+            raise ValueError("the number or size of its pictures")
+        ends = np.cumsum(lengths).tolist()
+        return tuple(content[end - length : end] for end, length in zip(ends, lengths, strict=True))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
 
 

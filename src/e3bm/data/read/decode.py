@@ -41,6 +41,10 @@ ORIENTATION = 0x0112
 WIDE_GREY = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
+class TooManyPixelsError(DataError):
+    """An image whose header promises far too much."""
+
+
 @dataclass(frozen=True)
 class DecodeSettings:
     """What every image becomes."""
@@ -113,6 +117,23 @@ def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
         raise _unknown_format(content) from error
 
 
+def miniature(content: bytes, side: int) -> bytes:
+    """A small copy of an encoded image as a JPEG file: upright, ``side`` pixels long at most, pixels and nothing else."""
+    try:
+        with _decoding_errors():
+            image = _opened(content)
+            _check_promise(image)
+            if image.format in JPEG_FORMATS:
+                image.draft(None, (side, side))  # decoded at a part of its size, and never smaller than asked for
+            small = Image.fromarray(_to_array(image, 3))
+            small.thumbnail((side, side))
+            written = io.BytesIO()
+            small.save(written, "JPEG", quality=80)
+            return written.getvalue()
+    except UnidentifiedImageError as error:
+        raise _unknown_format(content) from error
+
+
 def pixels_of_pillow_image(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The same of an image that Pillow has opened already; it is left as it was."""
     with _decoding_errors():
@@ -173,7 +194,7 @@ def _decoding_errors() -> Iterator[None]:
     except UnidentifiedImageError:
         raise
     except Image.DecompressionBombError as error:
-        raise DataError(f"it has far more than the {MOST_PIXELS:,} pixels that are read") from error
+        raise TooManyPixelsError(f"it has far more than the {MOST_PIXELS:,} pixels that are read") from error
     except DataError:
         raise
     except MemoryError as error:

@@ -51,8 +51,8 @@ class _Part:
     content: bytes
 
 
-async def read_form(request: Request, field: str, most: int) -> Form:
-    """The files of ``field``, at least one and at most ``most``; RequestLimits bounds their bytes."""
+async def read_form(request: Request, field: str, most: int, *others: str) -> Form:
+    """The files of ``field``, one to ``most``, and the fields ``others``; RequestLimits bounds the bytes."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary", b"")
     if kind != FORM.encode() or not boundary:
@@ -63,10 +63,10 @@ async def read_form(request: Request, field: str, most: int) -> Form:
         body = await request.body()
     except ClientDisconnect:
         raise RequestError(400, "The client left before its request was whole.") from None
-    return _form(body, boundary, field, most)
+    return _form(body, boundary, field, most, others)
 
 
-def _form(body: bytes, boundary: bytes, field: str, most: int) -> Form:
+def _form(body: bytes, boundary: bytes, field: str, most: int, known: tuple[str, ...]) -> Form:
     parts = _parts(body, boundary, most)
     files = [part for part in parts if part.filename is not None]
     others = [part for part in parts if part.filename is None]
@@ -79,6 +79,10 @@ def _form(body: bytes, boundary: bytes, field: str, most: int) -> Form:
     uploads = tuple(Upload(_display_name(part.filename or ""), part.content) for part in files if part.name == field)
     if not uploads:
         raise RequestError(422, f"There is no file in the field '{field}'; send one or more.")
+    for part in parts:
+        if part.name not in ((field,) if part.filename is not None else known):
+            taken = " and ".join([f"files in the field '{field}'", *(f"the field '{name}'" for name in known)])
+            raise RequestError(422, f"There is no field '{_display_name(part.name)}' here; this form takes {taken}.")
     return Form(uploads, {part.name: part.content.decode("utf-8", "replace") for part in others})
 
 
