@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr
-from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from e3bm.cli.complaints import complaint
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.runs.folder.environment import is_leader
@@ -106,7 +106,7 @@ def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, de
             raise
         invalid = _cause(stop)
         if invalid is None:
-            raise SettingsError(_sentence(told.getvalue())) from None
+            raise SettingsError(complaint(told.getvalue(), command)) from None
         group = invalid.title.removesuffix("Settings").lower()
         raise settings_error(invalid, "" if group == command else group) from None
     return parsed
@@ -117,15 +117,6 @@ def _cause(error: BaseException | None) -> ValidationError | None:
     while error is not None and not isinstance(error, ValidationError):
         error = error.__context__
     return error
-
-
-def _sentence(box: str) -> str:
-    """What stands at the top of tyro's box of explanations, and the name that it suggests."""
-    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]
-    paragraphs = [list(part) for rule, part in groupby(lines, lambda line: not line.strip("─-")) if not rule]
-    first = " ".join(paragraphs[0]) if paragraphs else "The command cannot be read"
-    hints = [lines[place + 1] for place, line in enumerate(lines[:-1]) if line.startswith("Perhaps you meant")]
-    return f"{first.removesuffix('.')}." + (f" Perhaps you meant {hints[0]}." if hints else "")
 
 
 def settings_of_preset(
