@@ -9,6 +9,7 @@ COMMANDS = {
     "demo": "the whole story on the embedded data: pretrain, meta-train, test baseline and E3BM, report",
     "fit": "a few photos of each class in, one model file out",
     "predict": "what is on photos, how sure that is, and whether no class fits",
+    "evaluate": "how well a model does on labelled photos: a page and JSON",
     "export": "a model file as ONNX, checked",
     "presets": "named settings: the paper's rows and small-budget versions",
     "pretrain": "train a backbone on the meta-training classes",

@@ -13,6 +13,7 @@ from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restore_back
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
+from e3bm.fewshot.learning.evaluation import Evaluation
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, read_model, save_model
 from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior.file import load_prior
@@ -55,7 +56,9 @@ class FewShotClassifier:
         skip_unreadable: bool = False,
         progress: Progress | None = None,
     ) -> "FewShotClassifier":
-        """Learn from a folder with a subfolder per class, a mapping from classes to photos, or photos and labels."""
+        """Learn from a folder with a subfolder per class, a CSV file (path, label), Label Studio's JSON, a mapping from
+        classes to photos, or photos and labels (lists, or columns of a pandas frame).
+        """
         with open_photos(source, labels) as photos:
             read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
         return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
@@ -116,6 +119,22 @@ class FewShotClassifier:
         fitted, some = self.fitted, as_photos(photos)[0]
         found = fitted.predict(self.extractor(some)) if some else []
         return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(fitted.classes))
+
+    def evaluate(
+        self,
+        source: Source,
+        labels: Sequence[object] | None = None,
+        *,
+        skip_unreadable: bool = False,
+        progress: Progress | None = None,
+    ) -> Evaluation:
+        """How well it does on labelled photos, in the forms that ``fit`` takes; other classes should be unknown."""
+        from e3bm.fewshot.learning.evaluate_photos import evaluate_photos
+
+        with open_photos(source, labels) as photos:
+            return evaluate_photos(
+                self.fitted, self.extractor, photos, skip_unreadable=skip_unreadable, progress=progress
+            )
 
     def influences(self, photo: Photo) -> tuple[Influence, ...]:
         """How much each labelled photo counts for the class that is predicted, or against it, the largest first."""

@@ -57,6 +57,11 @@ def page(title: str, runs: Sequence[Run], results: Sequence[Result], sections: S
     """The whole HTML document."""
     parts = [("What was run", _runs(runs)), ("Results", _results(runs, results))]
     parts += [(section.title, _section(section)) for section in sections]
+    return document(title, _summary(runs, results), parts, _footer(runs, results))
+
+
+def document(title: str, opening: str, parts: Sequence[tuple[str, str]], footer: str = "") -> str:
+    """A page with this opening sentence and these parts (a heading and HTML each); the footer is HTML, too."""
     links = "".join(f'<a href="#part{i}">{escape(name)}</a> ' for i, (name, _) in enumerate(parts))
     body = "".join(
         f'<section id="part{i}"><h2>{escape(name)}</h2>{html}</section>' for i, (name, html) in enumerate(parts)
@@ -66,8 +71,8 @@ def page(title: str, runs: Sequence[Run], results: Sequence[Result], sections: S
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="{ICON}"><title>{escape(title)}</title><style>{stylesheet()}</style></head>\n'
-        f"<body><header><h1>{escape(title)}</h1><p>{escape(_summary(runs, results))}</p><nav>{links}</nav></header>\n"
-        f"<main>{body}</main>\n{_footer(runs, results)}</body></html>\n"
+        f"<body><header><h1>{escape(title)}</h1><p>{escape(opening)}</p><nav>{links}</nav></header>\n"
+        f"<main>{body}</main>\n{footer}</body></html>\n"
     )
 
 
@@ -98,12 +103,13 @@ def _results(runs: Sequence[Run], results: Sequence[Result]) -> str:
 
 
 def _section(section: Section) -> str:
-    figures = "".join(map(_figure, section.drawings))
+    figures = "".join(map(figure_html, section.drawings))
     grid = f"<div class='figures across{section.columns}'>{figures}</div>" if figures else ""
     return grid + _missing(section.missing)
 
 
-def _figure(drawing: Drawing) -> str:
+def figure_html(drawing: Drawing) -> str:
+    """A figure inside a page, with its caption."""
     caption = escape(drawing.caption)
     return f'<figure role="img" aria-label="{caption}">{drawing.inline()}<figcaption>{caption}</figcaption></figure>'
 
