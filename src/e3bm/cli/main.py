@@ -10,6 +10,8 @@ COMMANDS = {
     "fit": "a few photos of each class in, one model file out",
     "predict": "what is on photos, how sure that is, and whether no class fits",
     "evaluate": "how well a model does on labelled photos: a page and JSON",
+    "correct": "'no, it is X': one more labelled photo for a model, fitted again at once",
+    "suggest": "which unlabelled photos to label next, and why",
     "export": "a model file as ONNX, checked",
     "presets": "named settings: the paper's rows and small-budget versions",
     "pretrain": "train a backbone on the meta-training classes",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float32
 
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
@@ -96,6 +97,39 @@ def read_shots(
                 raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
     refuse_unreadable(failures, skip=skip_unreadable)
     return ReadShots(shots, tuple(failures))
+
+
+@dataclass(frozen=True, eq=False)
+class ReadFeatures:
+    """Features of photos, the places of these among all that were asked for, and a sentence for each of the others."""
+
+    features: Float32[np.ndarray, "N D"]
+    places: tuple[int, ...]
+    skipped: tuple[str, ...]
+
+
+def read_features(
+    photos: Sequence[Photo],
+    names: Sequence[str],
+    extractor: FeatureExtractor,
+    *,
+    skip_unreadable: bool = False,
+    progress: Progress | None = None,
+) -> ReadFeatures:
+    """The features of photos without labels; those that cannot be read are named as ``read_shots`` does."""
+    if not photos:
+        raise DataError("There is no photo to look at; give one or more.")
+    progress, found = progress or Silent(), []
+    with stage(progress, "photos", len(photos)):
+        for row in extractor.features_or_errors(photos, names):
+            found.append(row)
+            progress.advance(len(found))
+    failures = [str(row) for row in found if isinstance(row, DataError)]
+    refuse_unreadable(failures, skip=skip_unreadable)
+    kept = [(place, row) for place, row in enumerate(found) if not isinstance(row, DataError)]
+    if not kept:
+        raise DataError(f"None of the photos can be used; the first: {failures[0]}")
+    return ReadFeatures(np.stack([row for _, row in kept]), tuple(place for place, _ in kept), tuple(failures))
 
 
 def refuse_unreadable(failures: Sequence[str], *, skip: bool) -> None:

@@ -7,14 +7,13 @@ import numpy as np
 from PIL import Image
 
 from e3bm.data.read.photos import Photo, photo_name, photo_pixels
-from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.learning.evaluation import Evaluation, evaluate
 from e3bm.fewshot.learning.evaluation_page import MOST_SHOWN
-from e3bm.fewshot.read_photos import LabelledPhotos, refuse_unreadable
+from e3bm.fewshot.read_photos import LabelledPhotos, read_features
 from e3bm.fewshot.support_set import numbered_names
-from e3bm.progress import Progress, Silent, stage
+from e3bm.progress import Progress
 
 THUMBNAIL = 160
 """Pixels of the longer side of a small picture."""
@@ -26,37 +25,28 @@ def evaluate_photos(
     labelled: LabelledPhotos,
     *,
     skip_unreadable: bool = False,
+    pictures: bool = True,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate on photos; small pictures of the mistakes go with it."""
+    """Evaluate on photos; small ``pictures`` of the mistakes go with it, unless they are no photos."""
     listed: list[tuple[Photo, str, str]] = [
         (photo, label, photo_name(photo, other))
         for label, photos in labelled.by_class.items()
         for photo, other in zip(photos, numbered_names(label, len(photos)), strict=True)
     ]
-    used, rows, failures = [], [], []
-    progress = progress or Silent()
-    with stage(progress, "photos", len(listed)):
-        found = extractor.features_or_errors([one[0] for one in listed], [one[2] for one in listed])
-        for done, (one, row) in enumerate(zip(listed, found, strict=True), 1):
-            progress.advance(done)
-            if isinstance(row, DataError):
-                failures.append(str(row))
-            else:
-                used.append(one)
-                rows.append(row)
-    refuse_unreadable(failures, skip=skip_unreadable)
-    table = np.stack(rows) if rows else np.empty((0, fitted.head.ensemble.feature_size), np.float32)
+    photos, names = [photo for photo, _, _ in listed], [name for _, _, name in listed]
+    read = read_features(photos, names, extractor, skip_unreadable=skip_unreadable, progress=progress)
+    used = [listed[place] for place in read.places]
     result = evaluate(
         fitted,
-        table,
+        read.features,
         [label for _, label, _ in used],
         [name for _, _, name in used],
         unused=labelled.unused,
-        notes=failures,
+        notes=read.skipped,
     )
-    pictures = {one.number: thumbnail(used[one.number][0]) for one in result.mistakes[:MOST_SHOWN]}
-    return replace(result, thumbnails=pictures)
+    shown = result.mistakes[:MOST_SHOWN] if pictures else ()
+    return replace(result, thumbnails={one.number: thumbnail(used[one.number][0]) for one in shown})
 
 
 def thumbnail(photo: Photo) -> bytes:

@@ -41,7 +41,7 @@ class Share:
         share, square = self.count / self.of, NORMAL_95**2
         middle = (share + square / (2 * self.of)) / (1 + square / self.of)
         half = NORMAL_95 * np.sqrt(share * (1 - share) / self.of + square / (4 * self.of**2)) / (1 + square / self.of)
-        return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+        return min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
 
     def as_json(self) -> dict[str, Any]:
         return {"value": self.value, "interval": self.interval, "count": self.count, "of": self.of}
@@ -66,6 +66,21 @@ class ReliabilityBin:
     high: float
     confidence: float
     right: Share
+
+
+def reliability_bins(confidence: Float[np.ndarray, " N"], right: Bool[np.ndarray, " N"]) -> tuple[ReliabilityBin, ...]:
+    """Answers in ten steps of confidence; empty steps are left out."""
+    places = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    return tuple(
+        ReliabilityBin(
+            place / BINS,
+            (place + 1) / BINS,
+            float(confidence[places == place].mean()),
+            Share(int(right[places == place].sum()), int((places == place).sum())),
+        )
+        for place in range(BINS)
+        if (places == place).any()
+    )
 
 
 @dataclass(frozen=True)
@@ -190,18 +205,7 @@ class Evaluation:
     def reliability(self) -> tuple[ReliabilityBin, ...]:
         """Ten steps of confidence; empty ones are left out."""
         known = self.truth >= 0
-        confidence, right = self.probabilities.max(1)[known], (self.answers == self.truth)[known]
-        places = np.minimum((confidence * BINS).astype(int), BINS - 1)
-        return tuple(
-            ReliabilityBin(
-                place / BINS,
-                (place + 1) / BINS,
-                float(confidence[places == place].mean()),
-                Share(int(right[places == place].sum()), int((places == place).sum())),
-            )
-            for place in range(BINS)
-            if (places == place).any()
-        )
+        return reliability_bins(self.probabilities.max(1)[known], (self.answers == self.truth)[known])
 
     @property
     def ece(self) -> float | None:

@@ -1,13 +1,14 @@
 """An evaluation as a page, as a file beside it, and as a few lines of text."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from e3bm.errors import SettingsError
-from e3bm.fewshot.learning.evaluation import Evaluation, Mistake, Share
+from e3bm.fewshot.learning.evaluation import Evaluation, Mistake, ReliabilityBin, Share
 from e3bm.json_files import json_bytes
 from e3bm.report.confidence_figures import (
     ReliabilityPoint,
@@ -235,7 +236,7 @@ def _photo_words(label: str, name: str) -> str:
 
 
 def _reliability(found: Evaluation) -> str:
-    drawing = reliability_drawing(reliability_points(found))
+    drawing = reliability_drawing(reliability_points(found.reliability))
     rows = tuple(
         (
             Cell(f"{100 * one.low:.0f} to {100 * one.high:.0f} %"),
@@ -249,10 +250,10 @@ def _reliability(found: Evaluation) -> str:
     return f"<div class='figures'>{figure_html(drawing)}<div>{table.html()}</div></div>"
 
 
-def reliability_points(found: Evaluation) -> list[ReliabilityPoint]:
+def reliability_points(bins: Sequence[ReliabilityBin]) -> list[ReliabilityPoint]:
     """The steps of confidence as points of a figure."""
     points = []
-    for one in found.reliability:
+    for one in bins:
         value, (low, high) = one.right.value, one.right.interval or (0.0, 0.0)
         points.append(ReliabilityPoint(one.confidence, value or 0.0, low, high, one.right.of))
     return points

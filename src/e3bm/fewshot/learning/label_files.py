@@ -14,6 +14,7 @@ from e3bm.json_files import parse_json
 
 SUFFIXES = (".csv", ".tsv", ".json")
 PATH_COLUMNS = ("path", "filename", "file", "image", "photo")
+TEXT_COLUMNS = ("text", "sentence", "content")
 LABEL_COLUMNS = ("label", "class", "choice", "category")
 LARGEST_FILE = 256 << 20
 
@@ -81,7 +82,18 @@ def _text(source: Path) -> str:
         raise DataError(f"{source} cannot be read: {error.strerror}.") from None
 
 
-def _table(source: Path, text: str) -> Iterator[Entry]:
+def read_text_table(source: Path) -> dict[str, list[str]]:
+    """The sentences of every topic from a CSV file with the columns text and label."""
+    if not is_label_file(source) or source.suffix.lower() == ".json":
+        raise DataError(f"There is no table {str(source)[:80]!r}; expected a CSV file with the columns text and label.")
+    found: dict[str, list[str]] = {}
+    for text, label in _table(source, _text(source), TEXT_COLUMNS):
+        if isinstance(label, str):
+            found.setdefault(label, []).append(text)
+    return found
+
+
+def _table(source: Path, text: str, first_columns: Sequence[str] = PATH_COLUMNS) -> Iterator[Entry]:
     """Rows of a table; the columns are found by name, and without names they are the first two."""
     first = text.split("\n", 1)[0]
     comma = max(",;\t", key=first.count) if any(map(first.count, ",;\t")) else ","
@@ -92,21 +104,22 @@ def _table(source: Path, text: str) -> Iterator[Entry]:
     if not rows:
         raise DataError(f"{source} is empty; a line is `path,label`.")
     names = [name.strip().lower() for name in rows[0]]
-    at, label_at = (next((names.index(name) for name in known if name in names), None) for known in _COLUMNS)
+    at, label_at = (
+        next((names.index(name) for name in known if name in names), None) for known in (first_columns, LABEL_COLUMNS)
+    )
     if at is None and label_at is None:
         at, label_at, start = 0, 1, 0
     elif at is None or label_at is None:
-        raise DataError(f"{source} has the columns {', '.join(rows[0])}; expected path and label.")
+        raise DataError(f"{source} has the columns {', '.join(rows[0])}; expected {first_columns[0]} and label.")
     else:
         start = 1
     for number, row in enumerate(rows[start:], start + 1):
         if len(row) <= max(at, label_at):
-            raise DataError(f"Row {number} of {source} has {len(row)} cells; expected a path and a label.")
+            raise DataError(
+                f"Row {number} of {source} has {len(row)} cells; expected a {first_columns[0]} and a label."
+            )
         label = row[label_at].strip()
         yield row[at].strip(), label or _NoLabel("no label in the table")
-
-
-_COLUMNS = (PATH_COLUMNS, LABEL_COLUMNS)
 
 
 def _label_studio(source: Path, text: str) -> Iterator[Entry]:
