@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "notebook.ipynb"
 CELLS = [
     """# A classifier from five examples of each class
-It needs `pip install 'e3bm[sklearn,text]' pandas`. Features come first: 64 pixels of handwritten digits, five of each.""",
+It needs the extras sklearn and text, and pandas. First features: 64 pixels of handwritten digits, five of each.""",
     """from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -29,15 +29,15 @@ A few sentences of each topic. `FewShotClassifier` is the same for photos: `fit(
     """from e3bm import TextClassifier
 
 topics = {
-    "billing": ["I was charged twice.", "Where is my invoice?", "Please refund the payment.", "The card was declined."],
-    "login": ["I forgot my password.", "The reset email never arrives.", "My account is locked.", "The code is rejected."],
-    "shipping": ["My parcel is late.", "Change the delivery address.", "The box was damaged.", "Tracking does not work."],
+    "billing": ["I was charged twice.", "Where is my invoice?", "Please refund the payment."],
+    "login": ["I forgot my password.", "The reset email never arrives.", "My account is locked."],
+    "shipping": ["My parcel is late.", "Change the delivery address.", "The box was damaged."],
 }
 classifier = TextClassifier().fit(topics)
 classifier""",
     """One sentence, then several:""",
     """classifier.predict("The courier lost my parcel.")""",
-    """classifier.predict(["Send me the bill again.", "I cannot sign in.", "Bake it for an hour."]).to_frame().round(2)""",
+    """classifier.predict(["Send the bill again.", "I cannot sign in.", "Bake it for an hour."]).to_frame().round(2)""",
     """No, it is something else: corrections take milliseconds. And which sentences would be worth a label?""",
     """classifier.correct("I cannot sign in.", "login")
 for one in classifier.suggest(["My password is wrong.", "Do you have a shop in Oslo?", "Refund my invoice."], 2):

@@ -119,6 +119,7 @@ def test_probabilities_become_a_frame_by_scikit_learns_own_setting(pandas):
 
 
 def test_plots_show_the_numbers():
+    from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
     rows, labels, _ = rows_of_iris(60)
@@ -128,7 +129,8 @@ def test_plots_show_the_numbers():
     assert plot.ax_ is axes
     assert plot.figure_ is axes.figure
     found = model.predict_proba(rows[30:]).max(1)
-    shown = np.concatenate([one.get_offsets() for one in axes.collections if len(one.get_offsets()) > 0])
+    (dots,) = [one for one in axes.collections if isinstance(one, PathCollection)]
+    shown = dots.get_offsets()
     assert found.min() * 100 <= shown[:, 0].min() <= shown[:, 0].max() <= found.max() * 100
     votes = model.plot_votes(ax=Figure().add_subplot())
     assert len(votes.ax_.patches) == 2 * len(model.votes_)

@@ -20,6 +20,7 @@ from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor
 
 WORDLLAMA = "wordllama l2_supercat 256"
 WEIGHTS, TOKENISER = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
+NO_PIXELS = "normalise none"
 LONGEST = 100_000
 """Characters of a text; the features of a longer one would say nothing of its parts."""
 AT_ONCE = 256
@@ -112,7 +113,7 @@ def wordllama_extractor() -> TextExtractor:
 
 
 def _extractor(origin: BackboneOrigin, encode: Encoder) -> TextExtractor:
-    return TextExtractor(nn.Identity(), Pipeline(()), 0, origin, encode)
+    return TextExtractor(nn.Identity(), Pipeline.parse(NO_PIXELS), 0, origin, encode)
 
 
 def _problem(text: object) -> str | None:
