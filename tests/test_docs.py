@@ -4,6 +4,7 @@ import importlib
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +115,24 @@ def test_the_curves_of_the_study_are_those_of_its_runs(tmp_path):
     assert drawn.keys() == kept.keys(), "run: python scripts/study_figures.py"
     for name, path in drawn.items():
         check_same_picture(path, kept[name])
+
+
+def test_the_notebook_is_what_its_script_writes_and_still_runs(monkeypatch):
+    """The same cells and, executed again, the same kinds of output: numbers may differ in the last digit."""
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("nbclient")
+    pytest.importorskip("wordllama")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    kept = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the kernel's own packages
+        fresh = importlib.import_module("build_notebook").executed()
+    assert [cell.source for cell in kept.cells] == [cell.source for cell in fresh.cells]
+    for old, new in zip(kept.cells, fresh.cells, strict=True):
+        kinds = [
+            [(one.output_type, sorted(one.get("data", {}))) for one in cell.get("outputs", [])] for cell in (old, new)
+        ]
+        assert kinds[0] == kinds[1]
+        assert old.cell_type == "markdown" or kinds[0], "every code cell shows something"
+        assert not [one for one in new.get("outputs", []) if one.output_type == "error" or one.get("name") == "stderr"]

@@ -9,6 +9,7 @@ from typing import Any
 _PLACES = {
     # A few photos or features in, a classifier out
     "FewShotClassifier": "fewshot.few_shot_classifier",
+    "TextClassifier": "fewshot.text.classifier",
     "Prediction": "fewshot.prediction",
     "E3BMClassifier": "fewshot.estimator",
     # Records

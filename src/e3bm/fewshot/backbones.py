@@ -255,6 +255,8 @@ def restore_backbone(
                 f"it was made with a network of its user's own ({origin.name}), which no file can rebuild; "
                 f"load it with that network: FewShotClassifier.load({str(path)!r}, backbone=network)"
             )
+        elif origin.kind == "text":
+            raise CheckpointError("it is a model of sentences; load it with TextClassifier")
         else:
             raise CheckpointError(f"its backbone '{origin.name}' is of a kind that is not known ({origin.kind})")
     except E3BMError as error:

@@ -8,9 +8,9 @@ import numpy as np
 from e3bm.errors import install_command
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(f"E3BMClassifier needs scikit-learn; run: {install_command('sklearn')}") from error
 
@@ -19,7 +19,7 @@ from e3bm.fewshot.prediction import column_arrays
 from e3bm.fewshot.prior.file import load_prior
 
 
-class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no types
+class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no types
     """A classifier for few labels: an ensemble of epochs whose rates and votes a meta-trained hyperprior sets.
 
     Any number of classes, any and uneven numbers of examples; classes count the same whatever their numbers. There is
@@ -61,27 +61,31 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.calibrate = calibrate
         self.prior = prior
 
-    def fit(self, X: Any, y: Any) -> "E3BMClassifier":
-        """Adapt the prior to labelled rows."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "E3BMClassifier":
+        """Adapt the prior to labelled rows; a row of weight 2 counts as two equal ones, of weight 0 as none."""
         # Built aside and swapped in one step: another thread may be predicting.
         fresh = self._sharing(dict(self.__dict__))
-        fresh._fit(X, y)
+        fresh._fit(X, y, sample_weight)
         self.__dict__ = fresh.__dict__
         return self
 
-    def _fit(self, X: Any, y: Any) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
+        rows, weights = _weighted_rows(X, y, _check_sample_weight(sample_weight, X, ensure_non_negative=True))
+        X, y = X[rows], y[rows]
+        if not len(y):
+            raise ValueError("Every row has weight 0; at least two classes need rows that count.")
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]!r}.")
         options = FitOptions(unit_length=self.unit_length, recall=self.recall, calibrated=self.calibrate)
         prior = load_prior(None if self.prior is None else Path(self.prior))
-        fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options)
+        fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options, weights=weights)
         self.head_: FittedHead = fitted
         self.temperature_ = fitted.temperature
         self.rates_, self.votes_ = fitted.ensemble.rates.numpy(), fitted.ensemble.votes.numpy()
-        self.suspicious_ = np.array([one.position for one in fitted.suspicions], dtype=np.int64)
+        self.suspicious_ = rows[np.array([one.position for one in fitted.suspicions], dtype=np.int64)]
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Calibrated scores; for two classes their difference, as scikit-learn has it."""
@@ -110,6 +114,32 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         found = column_arrays(now.head_.predict(rows, coverage))
         return {**found, "label": now.classes_[found["label"]]}
 
+    def transform(self, X: Any) -> np.ndarray:
+        """The calibrated probabilities as features for another step; ``set_output`` makes them a frame."""
+        return self.predict_proba(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """The names of the columns of ``transform``: p(class)."""
+        check_is_fitted(self)
+        return np.array([f"p({name})" for name in self.classes_.tolist()], dtype=object)
+
+    def plot_reliability(self, X: Any, y: Any, ax: Any = None) -> Any:
+        """Share of right answers against confidence on labelled rows; gives a plot with ``ax_`` and ``figure_``."""
+        from e3bm.fewshot.learning.evaluation import reliability_bins
+        from e3bm.fewshot.learning.evaluation_page import reliability_points
+        from e3bm.report.confidence_figures import plot_reliability
+
+        found = self.predict_proba(X)
+        right = self.classes_[found.argmax(1)] == np.asarray(y)
+        return plot_reliability(reliability_points(reliability_bins(found.max(1), right)), ax)
+
+    def plot_votes(self, ax: Any = None) -> Any:
+        """The vote and the rate of every epoch of the ensemble; gives a plot with ``ax_`` and ``figure_``."""
+        from e3bm.report.confidence_figures import plot_votes
+
+        check_is_fitted(self)
+        return plot_votes(self.votes_.tolist(), self.rates_.tolist(), ax)
+
     def unknown(self, X: Any) -> np.ndarray:
         """True where a row looks like none of the classes."""
         return self.details(X)["unknown"]
@@ -135,3 +165,18 @@ class E3BMClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         other = object.__new__(type(self))
         other.__dict__ = attributes
         return other
+
+
+def _weighted_rows(X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """The positions of rows that count, and their weights; None where each counts once.
+
+    Equal rows with equal labels become one with the sum of their weights: left out alone, it would be given away.
+    """
+    first: dict[tuple[bytes, Any], int] = {}
+    sums: dict[int, float] = {}
+    for row, (values, label, weight) in enumerate(zip(X, y.tolist(), weights.tolist(), strict=True)):
+        if weight > 0:
+            place = first.setdefault((values.tobytes(), label), row)
+            sums[place] = sums.get(place, 0.0) + weight
+    found = np.array(list(sums.values()), dtype=np.float64)
+    return np.array(list(sums), dtype=np.int64), None if (found == 1).all() else found

@@ -14,7 +14,7 @@ from e3bm.data.read.photos import Photo, photo_name, photo_pixels
 from e3bm.errors import DataError, SettingsError
 from e3bm.runs.assembly import weights_digest
 
-OriginKind = Literal["package", "run", "module", "transformers"]
+OriginKind = Literal["package", "run", "module", "transformers", "text"]
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,26 @@
 """FewShotClassifier: a classifier of photos from a few examples of each class."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Float, Float32
 
-from e3bm.data.read.photos import Photo, UnusedFile, as_photos
+from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name
 from e3bm.errors import DataError
 from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
+from e3bm.fewshot.learning.evaluation import Evaluation
+from e3bm.fewshot.learning.suggest import Suggestion, suggest
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, read_model, save_model
-from e3bm.fewshot.prediction import Prediction
+from e3bm.fewshot.prediction import Prediction, Predictions
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.read_photos import Source, list_photos, open_photos, read_shots
-from e3bm.fewshot.support_set import Shots, feature_shots
+from e3bm.fewshot.read_photos import LabelledPhotos, Source, list_photos, open_photos, read_features, read_shots
+from e3bm.fewshot.support_set import Shots, feature_shots, moved_shots
 from e3bm.progress import Progress
 
 
@@ -55,8 +58,10 @@ class FewShotClassifier:
         skip_unreadable: bool = False,
         progress: Progress | None = None,
     ) -> "FewShotClassifier":
-        """Learn from a folder with a subfolder per class, a mapping from classes to photos, or photos and labels."""
-        with open_photos(source, labels) as photos:
+        """Learn from a folder with a subfolder per class, a CSV file (path, label), Label Studio's JSON, a mapping from
+        classes to photos, or photos and labels (lists, or columns of a pandas frame).
+        """
+        with self._opened(source, labels) as photos:
             read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
         return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
 
@@ -67,13 +72,41 @@ class FewShotClassifier:
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add a class; the result equals a fit from scratch with it."""
         shots = self.fitted.shots_without(name, load_prior(self.prior_path))
-        return self._refit({**shots, **read_shots({name: list_photos(photos)}, self.extractor).shots})
+        return self._refit({**shots, **read_shots({name: self._listed(photos)}, self.extractor).shots})
 
     def add_shots(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add photos to a class; the result equals a fit from scratch with them."""
         shots = self.fitted.shots_with(name, load_prior(self.prior_path))
-        more = read_shots({name: list_photos(photos)}, self.extractor).shots[name]
+        more = read_shots({name: self._listed(photos)}, self.extractor).shots[name]
         return self._refit({**shots, name: shots[name].joined(more)})
+
+    def correct(self, photo: Photo, label: str, *, new_class: bool = False) -> "FewShotClassifier":
+        """'No, it is ``label``': learn from one photo more, in milliseconds beside its features.
+
+        A photo that another class has already moves from there. A label that is no class is taken for a slip of the
+        pen unless ``new_class`` says that it is meant.
+        """
+        shots = dict(self.fitted.changeable_shots(load_prior(self.prior_path)))
+        if label not in shots and not new_class:
+            raise DataError(
+                f"There is no class '{label}'; there are {', '.join(self.classes)}. "
+                "For a new one: new_class=True (--new-class)."
+            )
+        more = read_shots({label: self._listed(photo)}, self.extractor).shots[label]
+        return self._refit(moved_shots(shots, label, more))
+
+    def suggest(
+        self,
+        photos: Photo | Iterable[Photo],
+        count: int = 10,
+        *,
+        skip_unreadable: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Suggestion]:
+        """Which of these photos (or of a folder's) to label next, the most useful first, each with the reason."""
+        fitted, some = self.fitted, self._listed(photos)
+        read = read_features(some, _paths(some), self.extractor, skip_unreadable=skip_unreadable, progress=progress)
+        return suggest(fitted, read.features, _paths(some), read.places, count)
 
     def forget_class(self, name: str) -> "FewShotClassifier":
         """Remove a class; nothing of its photos is kept."""
@@ -87,35 +120,54 @@ class FewShotClassifier:
     @overload
     def predict(self, photos: str | Path | bytes, *, coverage: float | None = None) -> Prediction: ...
     @overload
-    def predict(self, photos: list[Any] | tuple[Any, ...], *, coverage: float | None = None) -> list[Prediction]: ...
+    def predict(self, photos: list[Any] | tuple[Any, ...], *, coverage: float | None = None) -> Predictions: ...
     @overload
     def predict(self, photos: Any, *, coverage: float | None = None) -> Any: ...
     def predict(self, photos: Any, *, coverage: float | None = None) -> Any:
         """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too."""
         fitted, (some, single) = self.fitted, as_photos(photos)
         found = fitted.predict(self.extractor(some), coverage) if some else []
-        return found[0] if single else found
+        return found[0] if single else Predictions(found, _paths(some))
 
-    def predict_features(
-        self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None
-    ) -> list[Prediction]:
+    def predict_features(self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None) -> Predictions:
         """Predictions of features, as ``features`` gives them."""
-        return self.fitted.predict(features, coverage)
+        return Predictions(self.fitted.predict(features, coverage))
 
-    def predict_batch(self, photos: Iterable[Photo]) -> list[Prediction]:
+    def predict_batch(self, photos: Iterable[Photo]) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
         some = as_photos(photos)[0]
-        return self.predict_batch_features(self.extractor(some)) if some else []
+        return Predictions(self.predict_batch_features(self.extractor(some)) if some else [], _paths(some))
 
-    def predict_batch_features(self, features: Float[np.ndarray, "N D"]) -> list[Prediction]:
+    def predict_batch_features(self, features: Float[np.ndarray, "N D"]) -> Predictions:
         """Predictions of features that are used together."""
-        return self.fitted.predict_together(features, load_prior(self.prior_path))
+        return Predictions(self.fitted.predict_together(features, load_prior(self.prior_path)))
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
         fitted, some = self.fitted, as_photos(photos)[0]
         found = fitted.predict(self.extractor(some)) if some else []
         return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(fitted.classes))
+
+    def evaluate(
+        self,
+        source: Source,
+        labels: Sequence[object] | None = None,
+        *,
+        skip_unreadable: bool = False,
+        progress: Progress | None = None,
+    ) -> Evaluation:
+        """How well it does on labelled photos, in the forms that ``fit`` takes; other classes should be unknown."""
+        from e3bm.fewshot.learning.evaluate_photos import evaluate_photos
+
+        with self._opened(source, labels) as photos:
+            return evaluate_photos(
+                self.fitted,
+                self.extractor,
+                photos,
+                skip_unreadable=skip_unreadable,
+                pictures=self._pictures(),
+                progress=progress,
+            )
 
     def influences(self, photo: Photo) -> tuple[Influence, ...]:
         """How much each labelled photo counts for the class that is predicted, or against it, the largest first."""
@@ -205,8 +257,16 @@ class FewShotClassifier:
 
     @property
     def left_out_accuracy(self) -> float | None:
-        """Share of the photos that a fit without them predicts right; None where no class has two photos."""
+        """Share of the photos that a fit without them predicts right; None where no class has two photos.
+
+        Such a fit has one photo of the class less than the whole one; ``expected_accuracy`` is corrected for that.
+        """
         return self.fitted.head.left_out_accuracy
+
+    @property
+    def expected_accuracy(self) -> float | None:
+        """The accuracy to expect on new photos like these; None where no class has two photos."""
+        return self.fitted.head.expected_accuracy
 
     @property
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
@@ -217,6 +277,22 @@ class FewShotClassifier:
     def notes(self) -> tuple[str, ...]:
         """What should be known about the photos that it was fitted on."""
         return self.fitted.notes
+
+    def _repr_html_(self) -> str:
+        from e3bm.fewshot.learning.notebook import classifier_html
+
+        return classifier_html(self)
+
+    # What is particular to photos, so that TextClassifier can be the same for sentences.
+
+    def _opened(self, source: Source, labels: Sequence[object] | None) -> AbstractContextManager[LabelledPhotos]:
+        return open_photos(source, labels)
+
+    def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
+        return list_photos(photos)
+
+    def _pictures(self) -> bool:
+        return True
 
     def _refit(
         self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()
@@ -240,3 +316,8 @@ class FewShotClassifier:
         if self._fitted is None:
             raise DataError("The classifier knows no class yet; call fit first.")
         return self._fitted
+
+
+def _paths(photos: Sequence[Photo]) -> tuple[str, ...]:
+    """What photos are called: their paths, or their numbers from 1."""
+    return tuple(photo_name(photo, str(number)) for number, photo in enumerate(photos, 1))

@@ -4,13 +4,19 @@ A field is the one definition of a column: the JSON and CSV of `e3bm predict`, t
 answers of the HTTP API and `E3BMClassifier.details` are all made from the fields, so that a new one is added here only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from html import escape
 from typing import Any
 
 import numpy as np
 
+from e3bm.errors import SettingsError
 from e3bm.fewshot.fitted_head import PredictionArrays
+
+MOST_BARS = 5
+MOST_ROWS = 50
+"""Predictions that a notebook shows of a long list."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,18 @@ class Prediction:
         """The probability of the best class."""
         return self.probabilities[self.label]
 
+    def _repr_html_(self) -> str:
+        """Bars of the most probable classes, for notebooks."""
+        ranked = sorted(self.probabilities.items(), key=lambda item: -item[1])[:MOST_BARS]
+        bars = "".join(
+            f"<tr><td>{escape(name)}</td><td style='min-width:12em'><div style='background:#0072b2;height:.8em;"
+            f"width:{100 * share:.1f}%'></div></td><td>{100 * share:.1f} %</td></tr>"
+            for name, share in ranked
+        )
+        said = remarks(self)
+        note = f"<p>{escape(said)}</p>" if said else ""
+        return f"<p><b>{escape(self.label)}</b> ({100 * self.confidence:.1f} %)</p>{note}<table>{bars}</table>"
+
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON values; the prediction set only where there is one."""
         values = {name: getattr(self, name) for name in COLUMNS}
@@ -131,6 +149,36 @@ def prediction_records(classes: Sequence[str], found: PredictionArrays) -> list[
     ]
 
 
+class Predictions(list[Prediction]):
+    """The predictions of several photos, in their order: a list that is also a table."""
+
+    def __init__(self, found: Iterable[Prediction] = (), names: Sequence[str] = ()) -> None:
+        """``names`` are the paths of the photos, where they have any."""
+        super().__init__(found)
+        self.names = tuple(names)
+
+    def to_frame(self) -> Any:
+        """A pandas frame with a row for each photo and the columns of `e3bm predict --csv`, in numbers."""
+        try:
+            import pandas
+        except ImportError:
+            raise SettingsError("A frame needs pandas; run: pip install pandas") from None
+        rows = [_frame_cells(one) for one in self]
+        index = pandas.Index(self.names, name="path") if len(self.names) == len(self) else None
+        return pandas.DataFrame(rows, index=index)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        shown = "".join(
+            f"<tr><td>{escape(name)}</td><td><b>{escape(one.label)}</b></td><td>{100 * one.confidence:.1f} %</td>"
+            f"<td>{escape(remarks(one))}</td></tr>"
+            for name, one in zip(self.names or map(str, range(len(self))), self[:MOST_ROWS], strict=False)
+        )
+        more = f"<p>{len(self) - MOST_ROWS} more</p>" if len(self) > MOST_ROWS else ""
+        head = "<tr><th></th><th>label</th><th>probability</th><th>remarks</th></tr>"
+        return f"<table><thead>{head}</thead><tbody>{shown}</tbody></table>{more}"
+
+
 def csv_table(classes: Sequence[str], found: Sequence[Prediction]) -> list[list[str]]:
     """The names of the columns and a row of cells for each prediction; the columns of the classes come last."""
     rows = [_csv_cells(one) for one in found]
@@ -141,6 +189,17 @@ def csv_table(classes: Sequence[str], found: Sequence[Prediction]) -> list[list[
 def remarks(found: Prediction) -> str:
     """What should give a person pause, in a few words; empty for an ordinary prediction."""
     return "; ".join(filter(None, (one.remark(found) for one in COLUMNS.values())))
+
+
+def _frame_cells(found: Prediction) -> dict[str, Any]:
+    cells: dict[str, Any] = {"label": found.label, "probability": found.confidence}
+    for name, one in sorted(COLUMNS.items(), key=lambda item: item[1].by_class):
+        value = getattr(found, name)
+        if one.by_class and isinstance(value, dict):
+            cells |= {f"p({key})": share for key, share in value.items()}
+        elif value is not None and name != "label":
+            cells[name] = value
+    return cells
 
 
 def _csv_cells(found: Prediction) -> dict[str, str]:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float32
 
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
+from e3bm.fewshot.learning.label_files import is_label_file, read_label_file
 from e3bm.fewshot.support_set import Shots, check_class_name, numbered_names
 from e3bm.progress import Progress, Silent, stage
 
@@ -38,6 +40,10 @@ def open_photos(source: Source, labels: Sequence[object] | None) -> Iterator[Lab
     if isinstance(source, str | Path):
         if labels is not None:
             raise DataError("Labels go with a list of photos; in a folder the subfolders are the classes.")
+        if is_label_file(Path(source)):
+            listed = read_label_file(Path(source))
+            yield LabelledPhotos({name: list(paths) for name, paths in listed.by_class().items()}, listed.unused)
+            return
         with photos_by_class(Path(source)) as found:
             yield LabelledPhotos({name: list(photos) for name, photos in found.by_class.items()}, found.unused)
     elif isinstance(source, Mapping):
@@ -89,13 +95,51 @@ def read_shots(
                 shots[name] = Shots(np.stack(rows), tuple(kept))
             elif skip_unreadable:
                 raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
-    if failures and not skip_unreadable:
+    refuse_unreadable(failures, skip=skip_unreadable)
+    return ReadShots(shots, tuple(failures))
+
+
+@dataclass(frozen=True, eq=False)
+class ReadFeatures:
+    """Features of photos, the places of these among all that were asked for, and a sentence for each of the others."""
+
+    features: Float32[np.ndarray, "N D"]
+    places: tuple[int, ...]
+    skipped: tuple[str, ...]
+
+
+def read_features(
+    photos: Sequence[Photo],
+    names: Sequence[str],
+    extractor: FeatureExtractor,
+    *,
+    skip_unreadable: bool = False,
+    progress: Progress | None = None,
+) -> ReadFeatures:
+    """The features of photos without labels; those that cannot be read are named as ``read_shots`` does."""
+    if not photos:
+        raise DataError("There is no photo to look at; give one or more.")
+    progress, found = progress or Silent(), []
+    with stage(progress, "photos", len(photos)):
+        for row in extractor.features_or_errors(photos, names):
+            found.append(row)
+            progress.advance(len(found))
+    failures = [str(row) for row in found if isinstance(row, DataError)]
+    refuse_unreadable(failures, skip=skip_unreadable)
+    kept = [(place, row) for place, row in enumerate(found) if not isinstance(row, DataError)]
+    if not kept:
+        raise DataError(f"None of the photos can be used; the first: {failures[0]}")
+    return ReadFeatures(np.stack([row for _, row in kept]), tuple(place for place, _ in kept), tuple(failures))
+
+
+def refuse_unreadable(failures: Sequence[str], *, skip: bool) -> None:
+    """One error for all photos that cannot be read, unless they are to be skipped."""
+    if failures and not skip:
         which = "it" if len(failures) == 1 else f"these {len(failures)} photos"
         raise DataError(
             f"{' '.join(failures)} Remove or replace {which}, or go on without: --skip-unreadable "
             "(skip_unreadable=True in Python)."
         )
-    return ReadShots(shots, tuple(failures))
 
 
 def _labelled(photos: list[Photo], labels: Sequence[object]) -> dict[str, list[Photo]]:

@@ -111,6 +111,18 @@ class SupportSet:
         )
 
 
+def moved_shots(shots: Mapping[str, Shots], name: str, more: Shots) -> dict[str, Shots]:
+    """Examples with some more for a class, which other classes lose if they had the same; emptied classes go."""
+    new = {row.tobytes() for row in more.features}
+    found: dict[str, Shots] = {}
+    for other, some in shots.items():
+        kept = [place for place, row in enumerate(some.features) if row.tobytes() not in new]
+        if kept:
+            found[other] = Shots(some.features[kept], tuple(some.names[place] for place in kept))
+    found[name] = found[name].joined(more) if name in found else more
+    return found
+
+
 def check_class_name(name: str) -> None:
     """Refuse a name that cannot be shown on one line."""
     if not isinstance(name, str) or not name.strip():

@@ -60,6 +60,11 @@ def page(title: str, runs: Sequence[Run], results: Sequence[Result], sections: S
     parts = [(section.title, _section(section)) for section in sections]
     parts.insert(sum(section.title == TASK for section in sections), ("Results", _results(runs, results)))
     parts.append(("What was run", _runs(runs)))
+    return document(title, _summary(runs, results), parts, _footer(runs, results), _verdicts(runs, results))
+
+
+def document(title: str, opening: str, parts: Sequence[tuple[str, str]], footer: str = "", verdict: str = "") -> str:
+    """A page with an opening sentence and parts, a heading and HTML each; verdict and footer are HTML, too."""
     links = "".join(f'<a href="#part{i}">{escape(name)}</a> ' for i, (name, _) in enumerate(parts))
     body = "".join(
         f'<section id="part{i}"><h2>{escape(name)}</h2>{html}</section>' for i, (name, html) in enumerate(parts)
@@ -69,9 +74,8 @@ def page(title: str, runs: Sequence[Run], results: Sequence[Result], sections: S
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="{ICON}"><title>{escape(title)}</title><style>{stylesheet()}</style></head>\n'
-        f"<body><header><h1>{escape(title)}</h1>{_verdicts(runs, results)}<p>{escape(_summary(runs, results))}</p>"
-        f"<nav>{links}</nav></header>\n"
-        f"<main>{body}</main>\n{_footer(runs, results)}</body></html>\n"
+        f"<body><header><h1>{escape(title)}</h1>{verdict}<p>{escape(opening)}</p><nav>{links}</nav></header>\n"
+        f"<main>{body}</main>\n{footer}</body></html>\n"
     )
 
 
@@ -140,6 +144,11 @@ def _grid(section: Section, figures: str) -> str:
 def _figure(drawing: Drawing, described_by: str, caption: str = "") -> str:
     own = f'<figcaption id="{described_by}">{caption}</figcaption>' if caption else ""
     return f'<figure role="img" aria-labelledby="{described_by}">{drawing.inline()}{own}</figure>'
+
+
+def figure_html(drawing: Drawing) -> str:
+    """A figure inside a page, with its caption."""
+    return _figure(drawing, f"{drawing.name}-caption", escape(drawing.caption))
 
 
 def _missing(sentences: Sequence[str]) -> str:

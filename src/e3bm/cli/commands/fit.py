@@ -66,6 +66,7 @@ def _as_json(model: "FewShotClassifier", out: Path) -> dict[str, Any]:
         "backbone": model.extractor.origin.name,
         "classes": model.counts,
         "left_out_accuracy": None if model.left_out_accuracy is None else 100 * model.left_out_accuracy,
+        "expected_accuracy": None if model.expected_accuracy is None else 100 * model.expected_accuracy,
         "suspicions": [
             {"path": one.name, **{key: value for key, value in asdict(one).items() if key != "name"}}
             for one in model.suspicions
@@ -86,7 +87,13 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
     if model.left_out_accuracy is None:
         show("left-out accuracy: not known, since no class has two photos")
     else:
-        show(f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (photos predicted by fits without them)")
+        show(
+            f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (each photo predicted by a fit without it, "
+            "with one photo of its class less)"
+        )
+        show(
+            f"expected on new photos: about {100 * (model.expected_accuracy or 0):.0f} % (corrected for that one photo)"
+        )
     for one in model.suspicions:
         show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
     for note in model.notes:

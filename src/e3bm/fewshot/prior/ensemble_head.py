@@ -80,14 +80,21 @@ def working_precision(features: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
 
 @torch.no_grad()
 def fit_ensemble_head(
-    learner: MetaLearner, features: Float[Tensor, "S D"], labels: Int64[Tensor, " S"], ways: int, *, unit_length: bool
+    learner: MetaLearner,
+    features: Float[Tensor, "S D"],
+    labels: Int64[Tensor, " S"],
+    ways: int,
+    *,
+    unit_length: bool,
+    weights: Float[Tensor, " S"] | None = None,
 ) -> EnsembleHead:
     """Run a prior's epochs on one support set and sum them to one head; features and learner have one precision."""
     method = learner.method
     assert isinstance(method, PrincipalMethod)
     support = features.unsqueeze(0)
     batch = TaskBatch(support, labels.unsqueeze(0), support[:, :1], None, ways)
-    head, space = method.open(batch, unit_length=unit_length)
+    amounts = None if weights is None else weights.unsqueeze(0)
+    head, space = method.open(batch, unit_length=unit_length, weights=amounts)
     axes = head.principal.axes
     # A learner's score of the origin is its bias; its scores of the unit vectors are its weights plus the bias.
     head.query = torch.cat([axes.new_zeros(1, axes.shape[-1]), torch.eye(axes.shape[-1]).to(axes)]).unsqueeze(0)

@@ -32,9 +32,9 @@ def class_targets(
     return (functional.one_hot(labels, ways).to(dtype) * mask.unsqueeze(-1)).mT.contiguous()
 
 
-def balanced_share(targets: Float[Tensor, "T W S"]) -> Float[Tensor, "T S"]:
-    """The weight of every example: classes count the same, however many examples each has."""
-    return (targets / targets.sum(-1, keepdim=True)).sum(1) / targets.shape[1]
+def balanced_share(amounts: Float[Tensor, "T W S"]) -> Float[Tensor, "T S"]:
+    """The share of every example: classes count the same, however many examples each has."""
+    return (amounts / amounts.sum(-1, keepdim=True)).sum(1) / amounts.shape[1]
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,19 @@ class PrincipalAxes:
     @classmethod
     @torch.no_grad()
     def of(
-        cls, support: Float[Tensor, "T S D"], share: Float[Tensor, "T S"], targets: Float[Tensor, "T W S"]
+        cls,
+        support: Float[Tensor, "T S D"],
+        share: Float[Tensor, "T S"],
+        targets: Float[Tensor, "T W S"],
+        amounts: Float[Tensor, "T W S"] | None = None,
     ) -> "PrincipalAxes":
-        """The axes of support examples that are in their space already; ``targets`` are 1 for an example's class."""
+        """The axes of support examples that are in their space already.
+
+        ``targets`` are 1 for an example's class, ``amounts`` its weight there (1 unless told otherwise).
+        """
         one_hot = targets.double()
-        means = one_hot / one_hot.sum(-1, keepdim=True) @ support.double()
+        weight = one_hot if amounts is None else amounts.double()
+        means = weight / weight.sum(-1, keepdim=True) @ support.double()
         rows = support.double() - (1 - BETWEEN**0.5) * (one_hot.mT @ means)
         weighted = rows * share.double().sqrt().unsqueeze(-1)
         examples, features = support.shape[1:]
@@ -133,6 +141,7 @@ class PrincipalHead:
         support: Float[Tensor, "T S R"],
         query: Float[Tensor, "T Q R"],
         targets: Float[Tensor, "T W S"],
+        amounts: Float[Tensor, "T W S"],
         share: Float[Tensor, "T S"],
         principal: PrincipalAxes,
         ridges: Float[Tensor, " M"],
@@ -140,13 +149,16 @@ class PrincipalHead:
         scale: Float[Tensor, ""],
         bias_share: Float[Tensor, ""],
     ) -> None:
-        """``scale`` and ``bias_share`` make the start: scale (mu.x - bias_share |mu|^2/2) for class means mu."""
+        """``scale`` and ``bias_share`` make the start: scale (mu.x - bias_share |mu|^2/2) for class means mu.
+
+        ``targets`` are 1 for an example's class, ``amounts`` its weight there.
+        """
         self.support, self.query, self.targets, self.share = support, query, targets, share.unsqueeze(1)
         self.principal, self.ridges, self.scale = principal, ridges, scale
         self.ways = targets.shape[1]
-        self.counts = targets.sum(-1)
+        self.counts = amounts.sum(-1)
         self.real = targets.sum(1, keepdim=True)
-        self.class_share = targets / self.counts.unsqueeze(-1)
+        self.class_share = amounts / self.counts.unsqueeze(-1)
         self.means = self.class_share @ support
         self.start_bias = -scale * bias_share * self.means.square().sum(-1) / 2
         self.squares = support.square() * share.unsqueeze(-1)

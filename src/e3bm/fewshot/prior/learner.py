@@ -71,17 +71,24 @@ class PrincipalMethod(InnerLoopMethod):
     def begin(self, batch: TaskBatch) -> PrincipalHead:
         return self.open(batch)[0]
 
-    def open(self, batch: TaskBatch, *, unit_length: bool = True) -> tuple[PrincipalHead, SupportSpace]:
-        """The moves of the inner loop on a batch of tasks, and the space in which its features are."""
+    def open(
+        self, batch: TaskBatch, *, unit_length: bool = True, weights: Float[Tensor, "T S"] | None = None
+    ) -> tuple[PrincipalHead, SupportSpace]:
+        """The moves of the inner loop on a batch of tasks, and the space in which its features are.
+
+        An example of weight 2 counts as two equal ones; without ``weights`` each counts once.
+        """
         targets = class_targets(batch.support_labels, batch.mask, batch.ways, batch.support.dtype)
-        share = balanced_share(targets)
+        amounts = targets if weights is None else targets * weights.to(targets.dtype).unsqueeze(1)
+        share = balanced_share(amounts)
         space = SupportSpace.of(batch.support, share, unit_length=unit_length)
         support = space(batch.support) * batch.mask.unsqueeze(-1)
-        principal = PrincipalAxes.of(support, share, targets)
+        principal = PrincipalAxes.of(support, share, targets, amounts)
         head = PrincipalHead(
             support @ principal.axes,
             space(batch.query) @ principal.axes,
             targets,
+            amounts,
             share,
             principal,
             self.ridges(),

@@ -61,6 +61,7 @@ def leave_one_out(
     *,
     unit_length: bool,
     progress: Progress | None = None,
+    weights: Float[Tensor, " S"] | None = None,
 ) -> HeldOut | None:
     """Refit without each fold; None where no class has two examples."""
     folds = fold_numbers(labels, ways)
@@ -72,7 +73,7 @@ def leave_one_out(
     with stage(progress, "leaving photos out", count):
         for start in range(0, count, at_once):
             numbers = range(start, min(start + at_once, count))
-            parts.append(_refit(learner, features, labels, ways, folds, numbers, unit_length))
+            parts.append(_refit(learner, features, labels, ways, folds, numbers, unit_length, weights))
             progress.advance(numbers.stop)
     positions, scores, distances, facts = (torch.cat(part) for part in zip(*parts, strict=True))
     order = torch.argsort(positions)
@@ -96,6 +97,7 @@ def _refit(
     folds: Int64[Tensor, " S"],
     numbers: range,
     unit_length: bool,
+    weights: Float[Tensor, " S"] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     method = learner.method
     assert isinstance(method, PrincipalMethod)
@@ -105,7 +107,8 @@ def _refit(
     places = torch.stack([_filled(torch.nonzero(row).view(-1), size) for row in left_out])
     support = features.expand(len(numbers), -1, -1)
     batch = TaskBatch(support, labels.expand(len(numbers), -1), features[places], None, ways, ~left_out)
-    head, space = method.open(batch, unit_length=unit_length)
+    amounts = None if weights is None else weights.expand(len(numbers), -1)
+    head, space = method.open(batch, unit_length=unit_length, weights=amounts)
     scores = adapt(head, learner.hyperprior, learner.epochs).scores
     # Class means lie in the span of the support, examples need not: their whole length counts.
     squares = space(batch.query).square().sum(-1, keepdim=True) + head.means.square().sum(-1).unsqueeze(1)

@@ -1,0 +1,52 @@
+"""`e3bm correct`."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from e3bm.cli.console import parse, print_json, show
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which model, which photo, and what it shows."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """A file of `e3bm fit`; it is changed, unless --out names another."""
+    photo: Annotated[Path, tyro.conf.Positional]
+    """A photo whose answer was wrong, or that has no label yet."""
+    label: Annotated[str, tyro.conf.Positional]
+    """What it shows: a class of the model or, with --new-class, another."""
+    new_class: bool = False
+    """Whether the label may be a class that the model does not have yet."""
+    out: Path | None = None
+    """Another model file to write; unset: the model itself is replaced."""
+    backbone: str | None = None
+    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    json: bool = False
+    """Print the answers before and after as JSON."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, "correct", "'No, it is X': add one photo to a class of a model, and fit it again.")
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+
+    model = FewShotClassifier.load(options.model, backbone=options.backbone)
+    before = model.predict(options.photo)
+    model.correct(options.photo, options.label, new_class=options.new_class)
+    after = model.predict(options.photo)
+    out = options.out or options.model
+    model.save(out)
+    if options.json:
+        print_json({"model": str(out), "before": before.as_json(), "after": after.as_json(), "classes": model.counts})
+        return 0
+    show(f"before: {before.label}, {100 * before.confidence:.1f} %{' (unknown)' if before.unknown else ''}")
+    show(f"now:    {after.label}, {100 * after.confidence:.1f} % ('{options.label}' has {model.counts[options.label]})")
+    for one in model.suspicions:
+        show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
+    show(f"saved {shlex.quote(str(out))}")
+    return 0

@@ -1,0 +1,48 @@
+"""`e3bm evaluate`."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from e3bm.cli.console import parse, print_json, progress_here, show
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which model, on which labelled photos."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """A file of `e3bm fit`."""
+    photos: Annotated[Path, tyro.conf.Positional]
+    """A folder (or zip or tar file) with a subfolder for each class, a CSV file with path and label, or Label Studio's
+    JSON. Photos of classes that the model does not know should be called unknown, and are counted so."""
+    out: Path = Path("evaluation.html")
+    """The page to write; the numbers go next to it as JSON."""
+    skip_unreadable: bool = False
+    """Go on without photos that cannot be read, and name them."""
+    backbone: str | None = None
+    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    json: bool = False
+    """Print all numbers as JSON."""
+
+
+def run(words: Sequence[str]) -> int:
+    options = parse(Options, words, "evaluate", "How well a model does on labelled photos: a page and JSON.")
+    from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.learning.evaluation_page import check_page_name
+
+    check_page_name(options.out)
+    model = FewShotClassifier.load(options.model, backbone=options.backbone)
+    found = model.evaluate(options.photos, skip_unreadable=options.skip_unreadable, progress=progress_here())
+    found.save(options.out, f"{options.model.name} on {options.photos.name}")
+    if options.json:
+        print_json(found.as_json())
+    else:
+        show(found)
+        numbers = options.out.with_suffix(".json")
+        show(f"saved {shlex.quote(str(options.out))} (a page) and {shlex.quote(str(numbers))} (the numbers)")
+    return 0

@@ -1,0 +1,1 @@
+"""How a classifier is measured and learns on: label files, evaluations and their page, what to label next."""

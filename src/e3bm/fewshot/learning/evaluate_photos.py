@@ -1,0 +1,58 @@
+"""Evaluations from photos: their features, and small pictures of those that got a wrong answer."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from e3bm.data.read.photos import Photo, photo_name, photo_pixels
+from e3bm.fewshot.extractor import FeatureExtractor
+from e3bm.fewshot.fitted_model import FittedModel
+from e3bm.fewshot.learning.evaluation import Evaluation, evaluate
+from e3bm.fewshot.learning.evaluation_page import MOST_SHOWN
+from e3bm.fewshot.read_photos import LabelledPhotos, read_features
+from e3bm.fewshot.support_set import numbered_names
+from e3bm.progress import Progress
+
+THUMBNAIL = 160
+"""Pixels of the longer side of a small picture."""
+
+
+def evaluate_photos(
+    fitted: FittedModel,
+    extractor: FeatureExtractor,
+    labelled: LabelledPhotos,
+    *,
+    skip_unreadable: bool = False,
+    pictures: bool = True,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluate on photos; small ``pictures`` of the mistakes go with it, unless they are no photos."""
+    listed: list[tuple[Photo, str, str]] = [
+        (photo, label, photo_name(photo, other))
+        for label, photos in labelled.by_class.items()
+        for photo, other in zip(photos, numbered_names(label, len(photos)), strict=True)
+    ]
+    photos, names = [photo for photo, _, _ in listed], [name for _, _, name in listed]
+    read = read_features(photos, names, extractor, skip_unreadable=skip_unreadable, progress=progress)
+    used = [listed[place] for place in read.places]
+    result = evaluate(
+        fitted,
+        read.features,
+        [label for _, label, _ in used],
+        [name for _, _, name in used],
+        unused=labelled.unused,
+        notes=read.skipped,
+    )
+    shown = result.mistakes[:MOST_SHOWN] if pictures else ()
+    return replace(result, thumbnails={one.number: thumbnail(used[one.number][0]) for one in shown})
+
+
+def thumbnail(photo: Photo) -> bytes:
+    """A small JPEG picture."""
+    image = Image.fromarray(np.ascontiguousarray(photo_pixels(photo)))
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=80)
+    return file.getvalue()

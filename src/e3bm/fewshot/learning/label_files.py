@@ -1,0 +1,181 @@
+"""Labels in a file instead of in folders: a CSV table (path, label), or the JSON that Label Studio exports."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from e3bm.data.read.photos import UnusedFile
+from e3bm.errors import DataError
+from e3bm.json_files import parse_json
+
+SUFFIXES = (".csv", ".tsv", ".json")
+PATH_COLUMNS = ("path", "filename", "file", "image", "photo")
+TEXT_COLUMNS = ("text", "sentence", "content")
+LABEL_COLUMNS = ("label", "class", "choice", "category")
+LARGEST_FILE = 256 << 20
+
+
+@dataclass(frozen=True)
+class LabelledPaths:
+    """Photos with their labels, and the entries of the file that have none."""
+
+    paths: tuple[Path, ...]
+    labels: tuple[str, ...]
+    unused: tuple[UnusedFile, ...] = ()
+
+    def by_class(self) -> dict[str, list[Path]]:
+        """The photos of every class, in the order of the file."""
+        found: dict[str, list[Path]] = {}
+        for path, label in zip(self.paths, self.labels, strict=True):
+            found.setdefault(label, []).append(path)
+        return found
+
+
+def is_label_file(source: Path) -> bool:
+    """Whether a path is a file that lists photos with their labels."""
+    return source.suffix.lower() in SUFFIXES and source.is_file()
+
+
+def read_label_file(source: Path) -> LabelledPaths:
+    """The photos and labels of a file; photos are looked for next to it. DataError says what cannot be used."""
+    text = _text(source)
+    entries = list(_label_studio(source, text) if source.suffix.lower() == ".json" else _table(source, text))
+    labelled = [(path, label) for path, label in entries if isinstance(label, str)]
+    unused = tuple(UnusedFile(path, str(why.reason)) for path, why in entries if isinstance(why, _NoLabel))
+    if not labelled:
+        raise DataError(f"{source} has no photo with a label; a line is `path,label`.")
+    found = [(_place(source, path), path, label) for path, label in labelled]
+    missing = [path for place, path, _ in found if place is None]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise DataError(
+            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; "
+            f"paths start at its folder, {source.parent}."
+        )
+    return LabelledPaths(
+        tuple(place for place, _, _ in found if place is not None), tuple(label for _, _, label in found), unused
+    )
+
+
+@dataclass(frozen=True)
+class _NoLabel:
+    reason: str
+
+
+Entry = tuple[str, "str | _NoLabel"]
+
+
+def _text(source: Path) -> str:
+    try:
+        with source.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise DataError(f"{source} has more than the {LARGEST_FILE:,} bytes that are read.")
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{source} is no text in UTF-8; save it as UTF-8.") from None
+    except OSError as error:
+        raise DataError(f"{source} cannot be read: {error.strerror}.") from None
+
+
+def read_text_table(source: Path) -> dict[str, list[str]]:
+    """The sentences of every topic from a CSV file with the columns text and label."""
+    if not is_label_file(source) or source.suffix.lower() == ".json":
+        raise DataError(f"There is no table {str(source)[:80]!r}; expected a CSV file with the columns text and label.")
+    found: dict[str, list[str]] = {}
+    for text, label in _table(source, _text(source), TEXT_COLUMNS):
+        if isinstance(label, str):
+            found.setdefault(label, []).append(text)
+    return found
+
+
+def _table(source: Path, text: str, first_columns: Sequence[str] = PATH_COLUMNS) -> Iterator[Entry]:
+    """Rows of a table; the columns are found by name, and without names they are the first two."""
+    first = text.split("\n", 1)[0]
+    comma = max(",;\t", key=first.count) if any(map(first.count, ",;\t")) else ","
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text), delimiter=comma, strict=True) if any(map(str.strip, row))]
+    except csv.Error as error:
+        raise DataError(f"{source} is no readable table ({error}); a line is `path,label`.") from None
+    if not rows:
+        raise DataError(f"{source} is empty; a line is `path,label`.")
+    names = [name.strip().lower() for name in rows[0]]
+    at, label_at = (
+        next((names.index(name) for name in known if name in names), None) for known in (first_columns, LABEL_COLUMNS)
+    )
+    if at is None and label_at is None:
+        at, label_at, start = 0, 1, 0
+    elif at is None or label_at is None:
+        raise DataError(f"{source} has the columns {', '.join(rows[0])}; expected {first_columns[0]} and label.")
+    else:
+        start = 1
+    for number, row in enumerate(rows[start:], start + 1):
+        if len(row) <= max(at, label_at):
+            raise DataError(
+                f"Row {number} of {source} has {len(row)} cells; expected a {first_columns[0]} and a label."
+            )
+        label = row[label_at].strip()
+        yield row[at].strip(), label or _NoLabel("no label in the table")
+
+
+def _label_studio(source: Path, text: str) -> Iterator[Entry]:
+    """Tasks of Label Studio's JSON, or rows of its JSON-MIN: an image and the choice of every annotator."""
+    try:
+        tasks = parse_json(text)
+    except ValueError as error:
+        raise DataError(f"{source} is no readable JSON ({error}); export JSON from Label Studio.") from None
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise DataError(f"{source} is no export of Label Studio; expected a list of tasks, as its JSON export has.")
+    for number, task in enumerate(tasks, 1):
+        try:
+            data = task.get("data", task)
+            path = next(data[name] for name in PATH_COLUMNS if isinstance(data.get(name), str))
+            yield path, _one_choice(list(_choices(task)))
+        except (StopIteration, AttributeError, TypeError):
+            raise DataError(
+                f"Task {number} of {source} is not as Label Studio writes it; expected the address of its image under "
+                "data.image and the choices under annotations."
+            ) from None
+
+
+def _choices(task: dict[str, Any]) -> Iterator[str | tuple[str, ...]]:
+    if "annotations" not in task:
+        yield from (task[name] for name in LABEL_COLUMNS if isinstance(task.get(name), str))
+        return
+    for annotation in task["annotations"] or ():
+        if annotation.get("was_cancelled"):
+            continue
+        for result in annotation.get("result") or ():
+            chosen = (result.get("value") or {}).get("choices")
+            if isinstance(chosen, list) and chosen:
+                yield str(chosen[0]) if len(chosen) == 1 else tuple(map(str, chosen))
+
+
+def _one_choice(choices: Sequence[str | tuple[str, ...]]) -> str | _NoLabel:
+    if not choices:
+        return _NoLabel("not labelled yet")
+    if len(set(choices)) > 1:
+        return _NoLabel("its annotators disagree")
+    return choices[0] if isinstance(choices[0], str) else _NoLabel("more than one choice")
+
+
+def _place(source: Path, written: str) -> Path | None:
+    """Where a photo lies: as it is written, or by its name; an upload of Label Studio has a code before its name."""
+    folder, parts = source.parent, urlsplit(written)
+    local = parse_qs(parts.query).get("d", [""])[0]
+    path = local or (unquote(parts.path) if parts.scheme or parts.path.startswith("/data/") else written)
+    name = Path(path).name
+    tried = [folder / written, folder / path.lstrip("/"), folder / name, folder / "images" / name]
+    if "/upload/" in written and "-" in name:
+        tried.append(folder / name.split("-", 1)[1])
+    for place in tried:
+        try:
+            if place.is_file():
+                return place
+        except (OSError, ValueError):
+            continue
+    return None

@@ -1,0 +1,1 @@
+"""Sentences instead of photos: an encoder that pip brings with its weights, and TextClassifier."""

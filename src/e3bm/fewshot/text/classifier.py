@@ -1,0 +1,102 @@
+"""TextClassifier: a classifier of sentences from a few examples of each topic."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from e3bm.data.read.photos import Photo
+from e3bm.errors import CheckpointError, DataError
+from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.learning.label_files import read_text_table
+from e3bm.fewshot.model_file import parse_fit, parse_origin, read_model
+from e3bm.fewshot.read_photos import LabelledPhotos, Source, open_photos
+from e3bm.fewshot.text.encoder import Encoder, TextExtractor, choose_encoder, encoder_named
+
+
+class TextClassifier(FewShotClassifier):
+    """Classifies sentences after a few examples of each topic: FewShotClassifier for texts, with the same methods.
+
+    Wherever that takes a photo, this takes a string; wherever it says photo, it means a sentence.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder | TextExtractor | str | None = None,
+        *,
+        unit_length: bool = True,
+        recall: float = 0.95,
+        calibrate: bool = True,
+        prior: str | Path | None = None,
+    ) -> None:
+        """Without an encoder it is WordLlama (extra 'text'); else 'minilm' (extra 'minilm', better and slower), or a
+        function from a list of sentences to an array with a row for each.
+        """
+        super().__init__(
+            choose_encoder(encoder), unit_length=unit_length, recall=recall, calibrate=calibrate, prior=prior
+        )
+
+    @classmethod
+    def load(  # type: ignore[override]  # an encoder in place of a backbone
+        cls, path: str | Path, *, encoder: Encoder | None = None, prior: str | Path | None = None
+    ) -> "TextClassifier":
+        """A classifier from a file; an encoder of one's own is given again, and must be the same."""
+        return cls._loaded_text(Path(path), None, encoder, prior)
+
+    @classmethod
+    def from_bytes(  # type: ignore[override]
+        cls, content: bytes, *, name: str = "The model", encoder: Encoder | None = None, prior: str | Path | None = None
+    ) -> "TextClassifier":
+        """A classifier from the content of a file, which errors call ``name``."""
+        return cls._loaded_text(Path(name), content, encoder, prior)
+
+    @classmethod
+    def _loaded_text(
+        cls, path: Path, content: bytes | None, encoder: Encoder | None, prior: str | Path | None
+    ) -> "TextClassifier":
+        about, tensors = read_model(path, content)
+        fitted, (origin, _, _) = parse_fit(path, about, tensors), parse_origin(path, about)
+        if origin.kind != "text":
+            raise CheckpointError(f"{path} is a model of photos; load it with FewShotClassifier.")
+        if encoder is None and not origin.digest:
+            raise CheckpointError(
+                f"{path} was made with its user's {origin.name}, which no file holds; "
+                "give it again: TextClassifier.load(path, encoder=...)."
+            )
+        extractor = encoder_named(origin.name) if encoder is None else choose_encoder(encoder)
+        if extractor is None:
+            raise CheckpointError(f"{path} was made with an encoder that is not known here ({origin.name}).")
+        if origin.digest and extractor.digest() != origin.digest:
+            raise CheckpointError(f"{path} was made with other weights of {origin.name}; use those, or fit it again.")
+        options = fitted.head.options
+        model = cls(
+            extractor,
+            unit_length=options.unit_length,
+            recall=options.recall,
+            calibrate=options.calibrated,
+            prior=prior,
+        )
+        model._fitted = fitted
+        return model
+
+    @contextmanager
+    def _opened(self, source: Source, labels: Sequence[object] | None) -> Iterator[LabelledPhotos]:
+        """The sentences of every topic, from a mapping, from sentences and labels, or from a table (text, label)."""
+        if isinstance(source, str | Path):
+            if labels is not None:
+                raise DataError("A label goes with each sentence of a list: fit(sentences, labels).")
+            yield LabelledPhotos({name: list(texts) for name, texts in read_text_table(Path(source)).items()})
+            return
+        if isinstance(source, Mapping):
+            source = {name: [texts] if isinstance(texts, str) else texts for name, texts in source.items()}
+        with open_photos(source, labels) as found:
+            yield found
+
+    def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
+        if isinstance(photos, str):
+            return [photos]
+        if isinstance(photos, Iterable):
+            return list(photos)
+        raise DataError(f"A sentence is a string; found {type(photos).__name__}.")
+
+    def _pictures(self) -> bool:
+        return False

@@ -1,0 +1,105 @@
+"""Labels from files: CSV and Label Studio's JSON give the fit that folders give, and a sentence where they cannot."""
+
+import json
+
+import pytest
+
+from e3bm.errors import DataError
+from e3bm.fewshot.learning.label_files import read_label_file
+from photo_models import same_fit, unfitted, write_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("listed") / "photos")
+
+
+def listed(folder):
+    return [(path.relative_to(folder).as_posix(), path.parent.name) for path in sorted(folder.rglob("*.png"))]
+
+
+@pytest.mark.parametrize("header", ["path,label\n", "Label;Filename\n", "", "path\tlabel\n", "id,path,note,label\n"])
+def test_a_table_gives_the_fit_of_its_folders(folder, header):
+    rows = {
+        "path,label\n": "{0},{1}\n", "Label;Filename\n": "{1};{0}\n", "": "{0},{1}\n",
+        "path\tlabel\n": "{0}\t{1}\n", "id,path,note,label\n": '7,"{0}",,{1}\n',
+    }  # fmt: skip
+    table = folder / "labels.csv"
+    table.write_text(header + "".join(rows[header].format(*one) for one in listed(folder)), encoding="utf-8-sig")
+    assert same_fit(unfitted().fit(table), unfitted().fit(folder))
+
+
+def task(address, *choices, **more):
+    results = [{"type": "choices", "value": {"choices": list(chosen)}} for chosen in choices]
+    return {"data": {"image": address}, "annotations": [{"result": [one]} for one in results], **more}
+
+
+@pytest.mark.parametrize("address", ["{}", "/data/local-files/?d={}", "/data/local-files/?d=%2F{}"])
+def test_label_studio_gives_the_fit_of_its_folders(folder, address):
+    export = folder / "export.json"
+    export.write_text(json.dumps([task(address.format(path), [label]) for path, label in listed(folder)]))
+    assert same_fit(unfitted().fit(export), unfitted().fit(folder))
+    export.write_text(json.dumps([{"image": path, "choice": label, "id": 3} for path, label in listed(folder)]))
+    assert same_fit(unfitted().fit(export), unfitted().fit(folder))
+
+
+def test_uploads_of_label_studio_are_found_by_name(tmp_path):
+    (tmp_path / "crow.jpg").write_bytes(b"a")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "12ab-owl.jpg").write_bytes(b"b")
+    export = tmp_path / "export.json"
+    addresses = ["/data/upload/1/12ab-crow.jpg", "http://label.studio/data/upload/1/12ab-owl.jpg"]
+    export.write_text(json.dumps([task(one, [f"class {place}"]) for place, one in enumerate(addresses)]))
+    found = read_label_file(export)
+    assert [path.name for path in found.paths] == ["crow.jpg", "12ab-owl.jpg"]
+
+
+def test_tasks_without_one_label_are_named(tmp_path):
+    for name in "abcd":
+        (tmp_path / f"{name}.jpg").write_bytes(b"x")
+    export = tmp_path / "export.json"
+    tasks = [
+        task("a.jpg", ["crow"], ["crow"]),
+        task("b.jpg", ["crow"], ["owl"]),
+        task("c.jpg", ["crow", "owl"]),
+        task("d.jpg"),
+    ]
+    tasks[1]["annotations"].append({"was_cancelled": True, "result": tasks[0]["annotations"][0]["result"]})
+    export.write_text(json.dumps(tasks))
+    found = read_label_file(export)
+    assert [path.name for path in found.paths] == ["a.jpg"]
+    assert {one.path: one.reason for one in found.unused} == {
+        "b.jpg": "its annotators disagree",
+        "c.jpg": "more than one choice",
+        "d.jpg": "not labelled yet",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "", "is empty"),
+        ("a.csv", "path,label\nnot_there.jpg,crow\n", "names photos that are not there: not_there.jpg"),
+        ("a.csv", "path,size\nx.jpg,3\n", "has the columns path, size; expected path and label"),
+        ("a.csv", "path,label\nx.jpg\n", "Row 2 of"),
+        ("a.csv", 'path,label\n"x.jpg,crow\n', "is no readable table"),
+        ("a.csv", "path,label\nx.jpg,\n", "has no photo with a label"),
+        ("a.json", "{", "is no readable JSON"),
+        ("a.json", "{}", "expected a list of tasks"),
+        ("a.json", '[{"data": {"text": "x"}}]', "Task 1 of"),
+        ("a.json", '[{"data": []}]', "Task 1 of"),
+        ("a.json", '[{"data": {"image": "x.jpg"}, "annotations": [3]}]', "Task 1 of"),
+    ],
+)
+def test_what_cannot_be_used_is_a_sentence(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_label_file(tmp_path / name)
+    assert words in str(caught.value)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_a_sentence(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00x")
+    with pytest.raises(DataError, match="UTF-8"):
+        read_label_file(tmp_path / "a.csv")

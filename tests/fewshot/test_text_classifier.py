@@ -1,0 +1,139 @@
+"""TextClassifier: the manners of FewShotClassifier, for sentences."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from e3bm import FewShotClassifier, TextClassifier
+from e3bm.errors import CheckpointError, DataError, SettingsError
+from e3bm.fewshot.text import encoder as text_encoder
+from photo_models import support, unfitted
+
+TOPICS = {
+    "food": ["The soup needs salt.", "Bake the bread for an hour.", "She peeled two onions."],
+    "sport": ["He scored in the last minute.", "The team lost the match.", "They trained for the marathon."],
+    "weather": ["It will rain tomorrow.", "The storm brought snow.", "A sunny day with little wind."],
+}
+NEW = {
+    "food": "Fry the onions with butter.",
+    "sport": "The match ended in a draw.",
+    "weather": "Snow and wind at night.",
+}
+
+
+def letters(texts):
+    """An encoder of one's own: how often each letter occurs."""
+    return np.array([[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float)
+
+
+@pytest.fixture(scope="module")
+def model():
+    pytest.importorskip("wordllama")
+    return TextClassifier().fit(TOPICS)
+
+
+def test_topics_of_new_sentences(model):
+    found = model.predict(list(NEW.values()))
+    assert [one.label for one in found] == list(NEW)
+    assert model.predict(NEW["food"]) == found[0]
+    assert list(found.names) == list(NEW.values())
+
+
+def test_every_form_of_input_gives_the_same_fit(model, tmp_path):
+    listed = [(text, name) for name, texts in TOPICS.items() for text in texts]
+    texts, labels = zip(*listed, strict=True)
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *listed])
+    others = [TextClassifier().fit(texts, labels), TextClassifier().fit(tmp_path / "t.csv")]
+    assert all(other.to_bytes() == model.to_bytes() for other in others)
+
+
+def test_features_do_not_depend_on_neighbours(model):
+    texts = [text for some in TOPICS.values() for text in some]
+    assert np.array_equal(model.features(texts), np.concatenate([model.features(text) for text in texts]))
+
+
+def test_it_is_the_mean_of_the_packages_own_vectors(model):
+    """Equal to what the package's own inference gives, up to rounding of float16 sums."""
+    import wordllama
+    from tokenizers import Tokenizer
+
+    folder = text_encoder.Path(wordllama.__file__).parent
+    vectors = text_encoder.safetensors.numpy.load_file(folder / text_encoder.WEIGHTS)["embedding.weight"]
+    own = wordllama.WordLlamaInference(vectors, Tokenizer.from_file(str(folder / text_encoder.TOKENISER)))
+    texts = list(NEW.values())
+    assert np.allclose(model.features(texts), own.embed(texts, norm=False), atol=1e-3)
+
+
+def test_classes_change_and_models_are_kept(model, tmp_path):
+    mine = TextClassifier.from_bytes(model.to_bytes())
+    mine.add_class("music", ["The violin was out of tune.", "She sings in a choir."])
+    assert mine.predict("He plays the violin.").label == "music"
+    mine.add_shots("music", "A concert for piano.")
+    mine.correct("The choir won the cup.", "sport")
+    assert mine.counts == {"food": 3, "music": 3, "sport": 4, "weather": 3}
+    mine.forget_class("music")
+    mine.save(tmp_path / "t.e3bm")
+    loaded = TextClassifier.load(tmp_path / "t.e3bm")
+    assert loaded.predict(NEW["sport"]) == mine.predict(NEW["sport"])
+    (suggested,) = loaded.suggest(["The soup needs pepper.", "Parliament passed the law."], 1)
+    assert suggested.name == "Parliament passed the law."
+    assert loaded.influences(NEW["food"])[0].label == "food"
+
+
+def test_evaluation_has_no_pictures(model):
+    found = model.evaluate([*NEW.values(), "The law was passed."], [*NEW, "politics"])
+    assert found.accuracy.count == 3
+    assert found.strangers == ("politics",)
+    assert found.thumbnails == {}
+    assert "<img" not in found.to_html()
+
+
+def test_an_encoder_of_ones_own(tmp_path):
+    mine = TextClassifier(letters).fit(TOPICS)
+    mine.save(tmp_path / "own.e3bm")
+    with pytest.raises(CheckpointError, match="give it again"):
+        TextClassifier.load(tmp_path / "own.e3bm")
+    loaded = TextClassifier.load(tmp_path / "own.e3bm", encoder=letters)
+    assert loaded.predict(NEW["food"]) == mine.predict(NEW["food"])
+
+
+def test_models_of_photos_and_of_sentences_are_told_apart(tmp_path):
+    unfitted().fit(support()).save(tmp_path / "photos.e3bm")
+    TextClassifier(letters).fit(TOPICS).save(tmp_path / "texts.e3bm")
+    with pytest.raises(CheckpointError, match="FewShotClassifier"):
+        TextClassifier.load(tmp_path / "photos.e3bm")
+    with pytest.raises(CheckpointError, match="TextClassifier"):
+        FewShotClassifier.load(tmp_path / "texts.e3bm")
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ([" "], "Sentence 1 cannot be used: it is empty"),
+        (["ok", 3], "Sentence 2 cannot be used: it is of type int"),
+        (["x" * 200_000], "200,000 characters"),
+        ([], "There is no sentence"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(texts, words):
+    with pytest.raises(DataError, match=words):
+        TextClassifier(letters).fit(TOPICS).features(texts)
+
+
+def test_an_encoder_that_gives_nonsense_is_named():
+    with pytest.raises(DataError, match="for 9 sentences"):
+        TextClassifier(lambda texts: np.zeros(3)).fit({"a": [f"a{n}" for n in range(9)], "b": ["b"]})
+    with pytest.raises(SettingsError, match="An encoder is a function"):
+        TextClassifier("minilm")
+    with pytest.raises(DataError, match="columns text and label"):
+        TextClassifier(letters).fit("there is no such table")
+
+
+def test_without_wordllama_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(text_encoder, "find_spec", lambda name: None)
+    text_encoder.wordllama_extractor.cache_clear()
+    with pytest.raises(SettingsError, match=r"e3bm\[text\]"):
+        TextClassifier()
+    text_encoder.wordllama_extractor.cache_clear()
