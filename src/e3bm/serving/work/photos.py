@@ -20,6 +20,24 @@ MOST_INFLUENCES = 12
 MOST_EXPLAINED = 500  # photos of all classes; with more, finding their parts takes longer than the prediction itself
 
 
+@dataclass(frozen=True)
+class HowToPredict:
+    """What a request asks for beside the photos themselves."""
+
+    together: bool = False
+    """Whether the photos help one another."""
+    coverage: float | None = None
+    """Of prediction sets; None for no sets."""
+    recall: float | None = None
+    """Of photos of the classes; None for that of the fit."""
+
+    def __post_init__(self) -> None:
+        if self.together and self.coverage is not None:
+            raise RequestError(422, "Prediction sets (coverage) are for photos that are looked at alone, not together.")
+        if self.recall is not None and self.recall < 0.5:
+            raise RequestError(422, f"The recall of known photos lies from 0.5 to 1, found {self.recall}.")
+
+
 @dataclass(frozen=True, eq=False)
 class Asked:
     """The fit that is asked, and the photos it was fitted to, in the order of its support set."""
@@ -49,16 +67,18 @@ def upload_features(
 
 
 def predict_uploads(
-    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], settings: ServeSettings, together: bool
+    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], settings: ServeSettings, how: HowToPredict
 ) -> tuple[PhotoPrediction, ...]:
-    """What the fitted classifier says of photos; ``together`` lets them help one another."""
-    if together and not asked.can_use_together():
+    """What the fitted classifier says of photos."""
+    if how.together and not asked.can_use_together():
         raise RequestError(
             409, "This model was made with a prior of its own; without it photos cannot be used together."
         )
     rows = np.stack(upload_features(extractor, uploads, settings))
-    alone = asked.fitted.predict(rows)
-    found = asked.fitted.predict_together(rows, load_prior(asked.prior_path)) if together else alone
+    alone = asked.fitted.predict(rows, how.coverage, how.recall)
+    found = alone
+    if how.together:
+        found = asked.fitted.predict_together(rows, load_prior(asked.prior_path), how.recall)
     return tuple(
         # Influences explain the label that a photo has alone; where it has another together, there are none.
         PhotoPrediction.of(upload.name, one, _influences(asked, row) if one.label == by_itself.label else ())
