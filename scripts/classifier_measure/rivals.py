@@ -219,4 +219,10 @@ def _votes(similarities: np.ndarray, labels: np.ndarray, count: int, ways: int) 
     return votes
 
 
-RIVALS: tuple[Rival, ...] = (plain_logistic_regression, logistic_regression, linear_svm, nearest_mean, nearest_neighbours)
+RIVALS: tuple[Rival, ...] = (
+    plain_logistic_regression,
+    logistic_regression,
+    linear_svm,
+    nearest_mean,
+    nearest_neighbours,
+)

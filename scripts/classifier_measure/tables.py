@@ -112,9 +112,7 @@ TABLES: dict[str, Maker] = {
     "mini": Maker(
         "32 classes of miniImageNet that no choice was made on", lambda: mini_imagenet(untouched=True), (2, 5, 20)
     ),
-    "mini tuning": Maker(
-        "the 48 other classes of miniImageNet", lambda: mini_imagenet(untouched=False), (2, 5, 20)
-    ),
+    "mini tuning": Maker("the 48 other classes of miniImageNet", lambda: mini_imagenet(untouched=False), (2, 5, 20)),
     "digits": Maker("scikit-learn's handwritten digits, 64 pixels", digits, (2, 5, 10)),
     "topics": Maker(
         "MiniLM embeddings of sentences, topics of a chat corpus", lambda: embedded(chat_topics()), (2, 5, 12)

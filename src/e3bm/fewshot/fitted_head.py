@@ -35,6 +35,7 @@ from e3bm.progress import Progress
 survive_forks()
 ROWS_AT_ONCE = 4096
 MOST_TOGETHER = 2000
+FEWEST_SEEN = 0.6  # share of the classes that examples used together should seem to be spread over
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class FittedHead:
             return None
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)
         return (
-            f"Sets of {100 * coverage:g} % hold every class: {len(self.misfits)} labelled examples could be left out to "
-            f"see how predictions fail, and {needed} are needed; add examples to classes that have one, or ask for less."
+            f"Sets of {100 * coverage:g} % hold every class: {len(self.misfits)} labelled examples could be left out "
+            f"to see how predictions fail, and {needed} are needed; add examples to each class, or ask for less."
         )
 
     def predict(self, features: Float[np.ndarray, "N D"], coverage: float | None = None) -> PredictionArrays:
@@ -123,9 +124,12 @@ class FittedHead:
         """The same for examples that are used together (SIB+E3BM): each prediction depends on the other examples.
 
         More than MOST_TOGETHER are used in parts of about the same size. Whether an example is unknown and how far
-        the epochs disagree does not depend on the others.
+        the epochs disagree does not depend on the others. Where most of the examples seem to be of a few of the
+        classes they are answered alone: using them together would spread them over all classes.
         """
         alone = self.predict(features)
+        if is_one_sided(alone.labels, self.ensemble.ways):
+            return alone
         learner = prior.learner_together(self.ensemble.centre.dtype)
         parts = []
         for rows in np.array_split(features, max(1, -(-len(features) // MOST_TOGETHER))):
@@ -231,6 +235,15 @@ def prediction_sets(
     inside = 1 - probabilities <= set_threshold(misfits, coverage)
     inside[np.arange(len(inside)), probabilities.argmax(1)] = True
     return inside
+
+
+def is_one_sided(labels: Int64[np.ndarray, " N"], ways: int) -> bool:
+    """Whether predicted labels are spread over much fewer classes than there could be among them."""
+    if len(labels) < 2:
+        return False
+    shares = np.bincount(labels, minlength=ways) / len(labels)
+    seen = np.exp(-(shares * np.log(np.maximum(shares, TINY))).sum())
+    return bool(seen < FEWEST_SEEN * min(ways, len(labels)))
 
 
 def epoch_disagreement(

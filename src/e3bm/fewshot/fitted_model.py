@@ -64,9 +64,7 @@ class FittedModel:
         rows, head = feature_table(features, self.head.ensemble.feature_size), self.head.with_recall(recall)
         # Row by row: in a product of matrices the last bits of a row depend on how many rows there are.
         return [
-            found
-            for row in rows[:, None]
-            for found in prediction_records(self.classes, head.predict(row, coverage))
+            found for row in rows[:, None] for found in prediction_records(self.classes, head.predict(row, coverage))
         ]
 
     def predict_together(

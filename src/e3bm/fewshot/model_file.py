@@ -6,7 +6,6 @@ reading a file of unknown origin runs nothing, and takes memory in proportion to
 """
 
 import json
-import math
 from dataclasses import asdict, fields
 from hashlib import sha256
 from importlib.metadata import version

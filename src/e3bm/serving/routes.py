@@ -110,7 +110,9 @@ def _class_routes(router: APIRouter, service: Service) -> None:
 def _model_routes(router: APIRouter, service: Service) -> None:
     workspace, settings = service.workspace, service.settings
 
-    @router.post("/predict", openapi_extra=form_schema("photos", many=True, together=TOGETHER, coverage=COVERAGE, recall=RECALL))
+    @router.post(
+        "/predict", openapi_extra=form_schema("photos", many=True, together=TOGETHER, coverage=COVERAGE, recall=RECALL)
+    )
     async def predict(request: Request) -> PredictionList:
         """What the last fit says of photos; ``together`` lets the photos of the request help one another."""
         now = service.last_fit()

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from e3bm.errors import CheckpointError
+from e3bm.fewshot.prior.ensemble_head import fit_ensemble_head
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.leave_one_out import HeldOut
-from e3bm.fewshot.prior.ensemble_head import fit_ensemble_head
 from e3bm.fewshot.trust import (
     Curve,
     TrustPrior,
@@ -60,14 +60,15 @@ def test_at_one_shot_left_out_examples_are_not_asked_and_with_more_they_are():
 
 def test_temperatures_know_ways_shots_and_how_far_examples_are_spread():
     trust = load_prior().trust
-    found = {choose_temperature(temperature_facts(fitted(1, ways), 5.0, np.ones(ways), None), trust) for ways in (2, 9)}
-    found |= {choose_temperature(temperature_facts(fitted(1, 2, apart), 5.0, np.ones(2), None), trust) for apart in (1, 9)}
+    at_one_shot = lambda head: choose_temperature(temperature_facts(head, 5.0, np.ones(head.ways), None), trust)
+    found = {at_one_shot(fitted(1, ways)) for ways in (2, 9)} | {at_one_shot(fitted(1, 2, apart)) for apart in (1, 9)}
     assert len(found) == 4
     assert all(0.05 < temperature < 13 for temperature in found)
 
 
 def test_features_of_another_scale_have_the_same_temperature():
-    found = [temperature_facts(fitted(3, 4, 1.0, scale, unit_length=False), 5.0, np.full(4, 3), None) for scale in (1, 50)]
+    heads = [fitted(3, 4, 1.0, scale, unit_length=False) for scale in (1, 50)]
+    found = [temperature_facts(head, 5.0, np.full(4, 3), None) for head in heads]
     np.testing.assert_allclose(*found, atol=1e-6)
 
 

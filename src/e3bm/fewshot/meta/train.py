@@ -198,9 +198,7 @@ def _trained(
     write_bytes(kept, tensor_file(learner.state_dict(), {}))
 
 
-def _trust(
-    learner: MetaLearner, run: RunFolder, settings: PriorSettings, progress: Progress
-) -> TrustPrior:
+def _trust(learner: MetaLearner, run: RunFolder, settings: PriorSettings, progress: Progress) -> TrustPrior:
     kept = run.path / "trust.json"
     if kept.exists():
         return TrustPrior.from_json(read_json(kept))

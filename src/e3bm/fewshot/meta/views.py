@@ -28,7 +28,6 @@ SMALL = 16
 VALIDATION_CLASSES, VALIDATION_IMAGES = 100, 100
 TRUST_CLASSES, TRUST_IMAGES = 100, 40
 GREY_SIDE, LARGEST_SIDE, ENLARGED = 96, 160, 4
-SMALLEST_PHOTO = 64  # pixels of a side; below it is a thumbnail
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ def open_trust_pools(settings: PriorSettings, progress: Progress) -> list[Featur
     pools = []
     for name in settings.trust_datasets or settings.datasets:
         classes = open_trust_classes(name, settings)
-        views = views_of(classes, settings, progress, photos_as_fitted=True)
+        views = views_of(classes, settings, progress)
         view = next(iter(views))
         pools.append(FeaturePool(f"{classes.name} {view}", views[view], classes.labels))
     return pools
@@ -93,21 +92,15 @@ def open_pools(split: Split, settings: PriorSettings, progress: Progress) -> lis
     ]
 
 
-def views_of(
-    classes: ViewedClasses, settings: PriorSettings, progress: Progress, *, photos_as_fitted: bool = False
-) -> dict[str, np.ndarray]:
-    """The features of the images by the name of the view; photos as `e3bm fit` prepares them, or smaller."""
+def views_of(classes: ViewedClasses, settings: PriorSettings, progress: Progress) -> dict[str, np.ndarray]:
+    """The features of the images by the name of the view."""
     height, _, channels = classes.images.image_shape
     found: dict[str, np.ndarray] = {}
     if not settings.pixels_only:
-        from e3bm.backbones.efficientnet_lite import LITE0_PIPELINE
-
         colours = "" if channels == 3 else "channels 3, "
         # Drawings need fewer pixels; small photos are enlarged to what the network can read.
         side = GREY_SIDE if channels == 1 else min(LARGEST_SIDE, ENLARGED * height)
         pipeline = Pipeline.parse(f"{colours}resize {side} bicubic, centre_crop {side}, normalise lite")
-        if photos_as_fitted and channels == 3 and height >= SMALLEST_PHOTO:
-            pipeline = Pipeline.parse(LITE0_PIPELINE)
         table = _lite0_table(classes, pipeline, data_folder(settings.folder), progress)
         cuts = np.cumsum(list(LITE0_WIDTHS.values()))[:-1]
         found = dict(zip(LITE0_WIDTHS, np.split(table, cuts, axis=1), strict=True))
