@@ -88,7 +88,7 @@ def test_predictions_as_json_table_and_text(model, asked, capsys):
     rows = json.loads(said(capsys, ["predict", model, asked, "--json"]).out)
     assert [row["path"] for row in rows] == paths
     for row, label in zip(rows, ("grass", "sky"), strict=True):
-        assert row.keys() == {"path", "label", "probabilities", "unknown", "disagreement"}
+        assert row.keys() == {"path", "label", "probabilities", "unknown", "unknown_score", "disagreement"}
         assert row["label"] == label
         assert list(row["probabilities"]) == list(CLASSES)
         assert sum(row["probabilities"].values()) == pytest.approx(1)

@@ -21,7 +21,7 @@ from PIL import Image
 
 from e3bm import FewShotClassifier
 from e3bm.errors import CheckpointError, E3BMError
-from e3bm.fewshot.model_file import ABOUT, DIGEST, content_digest, read_model
+from e3bm.fewshot.model_file import ABOUT, DIGEST, content_digest, parse_fit, read_model
 from e3bm.fewshot.prior.file import SHIPPED
 from photo_models import CLASSES, network, picture, pictures, same_fit, support, unfitted
 
@@ -210,6 +210,8 @@ def rewrite(path, about, tensors):
         ("backbone.settings", None, "no object"),
         ("backbone.name", ["x"], "no text"),
         ("threshold", float("nan"), "no usable number"),
+        ("levels", [0.0] * 3, "cannot be used"),
+        ("levels", [float("nan")] * 11, "no usable number"),
         ("trust", {}, "cannot be used"),
         ("options", {"recall": 7}, "recall"),
         ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "doubts a photo"),
@@ -408,3 +410,21 @@ def test_the_same_with_real_features_of_bird_photos(tmp_path):
         asked = [photo_pixels(photos[10])[:200, :200] for photos in some.values()]
     same_in_a_new_process(model, np.stack(asked), tmp_path)
     assert (tmp_path / "model.e3bm").stat().st_size < 2_000_000  # the name and digest of the weights, not the weights
+
+
+def test_a_file_of_an_older_version_keeps_its_temperature_and_threshold(file, tmp_path):
+    about, tensors = read_model(file)
+    fresh = parse_fit(file, about, tensors).head
+    del about["levels"]
+    about["trust"] = {
+        "known": about["trust"]["known"],
+        "centre": [0.0] * 5,
+        "spread_levels": [0.01, 0.05, 0.5],
+        "spread_values": [-2.0, -1.0, 0.0],
+    }
+    older = tmp_path / "older.e3bm"
+    rewrite(older, about, tensors)
+    head = parse_fit(older, *read_model(older)).head
+    assert head.temperature == fresh.temperature
+    assert head.threshold == pytest.approx(fresh.threshold)
+    assert head.with_recall(0.99).threshold == pytest.approx(fresh.threshold - 1)

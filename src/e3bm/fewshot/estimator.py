@@ -104,14 +104,14 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         chosen: np.ndarray = now.classes_[now.head_.scores(rows).argmax(1)]
         return chosen
 
-    def details(self, X: Any, coverage: float | None = None) -> dict[str, np.ndarray]:
+    def details(self, X: Any, coverage: float | None = None, recall: float | None = None) -> dict[str, np.ndarray]:
         """Everything that is said of rows, an array for each field of ``e3bm.Prediction``.
 
         With a ``coverage`` there is also ``prediction_set``: the classes in each row's set by number, the most probable
-        first, then -1.
+        first, then -1. ``recall`` replaces that of the fit: rows whose ``unknown_score`` is above it are unknown.
         """
         now, rows = self._now(X)
-        found = column_arrays(now.head_.predict(rows, coverage))
+        found = column_arrays(now.head_.with_recall(recall).predict(rows, coverage))
         return {**found, "label": now.classes_[found["label"]]}
 
     def transform(self, X: Any) -> np.ndarray:
@@ -143,6 +143,10 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
     def unknown(self, X: Any) -> np.ndarray:
         """True where a row looks like none of the classes."""
         return self.details(X)["unknown"]
+
+    def unknown_score(self, X: Any) -> np.ndarray:
+        """The share of examples of the classes that should look less strange than each row, from 0 to 1."""
+        return self.details(X)["unknown_score"]
 
     def disagreement(self, X: Any) -> np.ndarray:
         """How far the epochs are from saying the same, from 0 to 1."""

@@ -118,29 +118,42 @@ class FewShotClassifier:
         return self.extractor(as_photos(photos)[0])
 
     @overload
-    def predict(self, photos: str | Path | bytes, *, coverage: float | None = None) -> Prediction: ...
+    def predict(
+        self, photos: str | Path | bytes, *, coverage: float | None = None, recall: float | None = None
+    ) -> Prediction: ...
     @overload
-    def predict(self, photos: list[Any] | tuple[Any, ...], *, coverage: float | None = None) -> Predictions: ...
+    def predict(
+        self, photos: list[Any] | tuple[Any, ...], *, coverage: float | None = None, recall: float | None = None
+    ) -> Predictions: ...
     @overload
-    def predict(self, photos: Any, *, coverage: float | None = None) -> Any: ...
-    def predict(self, photos: Any, *, coverage: float | None = None) -> Any:
-        """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too."""
+    def predict(self, photos: Any, *, coverage: float | None = None, recall: float | None = None) -> Any: ...
+    def predict(self, photos: Any, *, coverage: float | None = None, recall: float | None = None) -> Any:
+        """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too.
+
+        A ``recall`` replaces that of the fit: photos whose ``unknown_score`` is above it are called unknown.
+        """
         fitted, (some, single) = self.fitted, as_photos(photos)
-        found = fitted.predict(self.extractor(some), coverage) if some else []
+        found = fitted.predict(self.extractor(some), coverage, recall) if some else []
         return found[0] if single else Predictions(found, _paths(some))
 
-    def predict_features(self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None) -> Predictions:
+    def predict_features(
+        self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None, recall: float | None = None
+    ) -> Predictions:
         """Predictions of features, as ``features`` gives them."""
-        return Predictions(self.fitted.predict(features, coverage))
+        return Predictions(self.fitted.predict(features, coverage, recall))
+
+    def why_all_classes(self, coverage: float) -> str | None:
+        """Why prediction sets of this coverage hold every class; None where they need not."""
+        return self.fitted.head.why_all_classes(coverage)
 
     def predict_batch(self, photos: Iterable[Photo]) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
         some = as_photos(photos)[0]
         return Predictions(self.predict_batch_features(self.extractor(some)) if some else [], _paths(some))
 
-    def predict_batch_features(self, features: Float[np.ndarray, "N D"]) -> Predictions:
+    def predict_batch_features(self, features: Float[np.ndarray, "N D"], *, recall: float | None = None) -> Predictions:
         """Predictions of features that are used together."""
-        return Predictions(self.fitted.predict_together(features, load_prior(self.prior_path)))
+        return Predictions(self.fitted.predict_together(features, load_prior(self.prior_path), recall))
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""

@@ -18,12 +18,17 @@ from e3bm.fewshot.prior.file import FewShotPrior
 from e3bm.fewshot.prior.leave_one_out import leave_one_out
 from e3bm.fewshot.prior.together import scores_together
 from e3bm.fewshot.trust import (
+    LEVELS,
     Suspicion,
     TrustPrior,
     choose_temperature,
+    known_facts,
+    known_levels,
     known_scores,
-    known_threshold,
+    mean_shots,
+    support_margin,
     suspicious_labels,
+    temperature_facts,
 )
 from e3bm.progress import Progress
 
@@ -32,6 +37,7 @@ ROWS_AT_ONCE = 4096
 MOST_TOGETHER = 2000
 ERROR_POWER = 1.25
 """How fast errors fall with examples: of 0.8 to 1.5 it fits digits and miniImageNet's validation classes best."""
+FEWEST_SEEN = 0.6  # share of the classes that examples used together should seem to be spread over
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class PredictionArrays:
     unknown: Bool[np.ndarray, " N"]
     known_scores: Float[np.ndarray, " N"]
     disagreement: Float[np.ndarray, " N"]
+    unknown_scores: Float[np.ndarray, " N"]
+    """The share of examples of the classes that look less strange, from 0.02 to 0.995."""
     sets: Bool[np.ndarray, "N W"] | None = None
     """Which classes are in each example's prediction set; None where no coverage was asked for."""
 
@@ -71,8 +79,8 @@ class FittedHead:
     trust: TrustPrior
     temperature: float
     """What scores are divided by before they become probabilities."""
-    threshold: float
-    """The known score below which an example is called unknown."""
+    levels: Float[np.ndarray, " L"]
+    """The known score below which each share of ``trust.LEVELS`` of the examples of the classes should lie."""
     misfits: Float[np.ndarray, " L"]
     """1 - probability of the right class, for every left-out example."""
     left_out_accuracy: float | None
@@ -86,6 +94,26 @@ class FittedHead:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "misfits", canonical_array(self.misfits, np.float64))
+        object.__setattr__(self, "levels", canonical_array(self.levels, np.float64))
+
+    @property
+    def threshold(self) -> float:
+        """The known score below which an example is called unknown."""
+        return float(np.interp(1 - self.options.recall, LEVELS, self.levels))
+
+    def with_recall(self, recall: float | None) -> "FittedHead":
+        """The same head with another threshold for unknown examples; None leaves it as it is."""
+        return self if recall is None else replace(self, options=replace(self.options, recall=recall))
+
+    def why_all_classes(self, coverage: float) -> str | None:
+        """Why prediction sets of this coverage hold every class; None where they need not."""
+        if set_threshold(self.misfits, coverage) < 1:
+            return None
+        needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+        return (
+            f"Sets of {100 * coverage:g} % hold every class: {len(self.misfits)} labelled examples could be left out "
+            f"to see how predictions fail, and {needed} are needed; add examples to each class, or ask for less."
+        )
 
     @property
     def expected_accuracy(self) -> float | None:
@@ -112,9 +140,12 @@ class FittedHead:
         """The same for examples that are used together (SIB+E3BM): each prediction depends on the other examples.
 
         More than MOST_TOGETHER are used in parts of about the same size. Whether an example is unknown and how far
-        the epochs disagree does not depend on the others.
+        the epochs disagree does not depend on the others. Where most of the examples seem to be of a few of the
+        classes they are answered alone: using them together would spread them over all classes.
         """
         alone = self.predict(features)
+        if is_one_sided(alone.labels, self.ensemble.ways):
+            return alone
         learner = prior.learner_together(self.ensemble.centre.dtype)
         parts = []
         for rows in np.array_split(features, max(1, -(-len(features) // MOST_TOGETHER))):
@@ -148,7 +179,9 @@ class FittedHead:
         known = known_scores(scores, head.distances(placed), self.temperature, head.facts.unsqueeze(0), self.trust)
         disagreement = epoch_disagreement(head.epoch_scores(placed), head.votes, self.temperature)
         found = (scores / self.temperature).softmax(-1).numpy()
-        return found, found.argmax(-1), (known < self.threshold).numpy(), known.numpy(), disagreement.numpy()
+        # The share of known examples that look less strange; flat stretches of the levels are stretched by a hair.
+        unknown = 1 - np.interp(known.numpy(), self.levels + 1e-9 * np.arange(len(LEVELS)), LEVELS)
+        return found, found.argmax(-1), (known < self.threshold).numpy(), known.numpy(), disagreement.numpy(), unknown
 
 
 def fit_head(
@@ -179,8 +212,11 @@ def fit_head(
         else None
     )
     counts = np.bincount(labels, minlength=ways)
-    shots = float(np.exp(np.log(np.bincount(labels, weights, minlength=ways)).mean()))
-    temperature = choose_temperature(held_out, shots, trust)
+    present = np.bincount(labels, weights, minlength=ways).astype(np.float64)
+    shots, margin = mean_shots(present), support_margin(ensemble.scores(ensemble.space(support)), targets)
+    facts = temperature_facts(ensemble, margin, present, held_out)
+    temperature = choose_temperature(facts, trust)
+    levels = known_levels(known_facts(facts, ensemble, temperature, shots, held_out, trust), shots, trust)
     misfits, accuracy = np.empty(0), None
     if held_out is not None:
         found = (held_out.scores / temperature).softmax(-1).double()
@@ -194,7 +230,7 @@ def fit_head(
         ensemble=ensemble,
         trust=trust,
         temperature=temperature,
-        threshold=known_threshold(held_out, temperature, ensemble.facts, shots, trust, options.recall),
+        levels=levels,
         misfits=misfits,
         left_out_accuracy=accuracy,
         suspicions=tuple(suspicions),
@@ -223,6 +259,15 @@ def prediction_sets(
     inside = 1 - probabilities <= set_threshold(misfits, coverage)
     inside[np.arange(len(inside)), probabilities.argmax(1)] = True
     return inside
+
+
+def is_one_sided(labels: Int64[np.ndarray, " N"], ways: int) -> bool:
+    """Whether predicted labels are spread over much fewer classes than there could be among them."""
+    if len(labels) < 2:
+        return False
+    shares = np.bincount(labels, minlength=ways) / len(labels)
+    seen = np.exp(-(shares * np.log(np.maximum(shares, TINY))).sum())
+    return bool(seen < FEWEST_SEEN * min(ways, len(labels)))
 
 
 def epoch_disagreement(

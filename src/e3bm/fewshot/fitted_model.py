@@ -57,20 +57,22 @@ class FittedModel:
     unused: tuple[UnusedFile, ...] = ()
     """Files among the labelled photos that are no photos."""
 
-    def predict(self, features: Float[np.ndarray, "N D"], coverage: float | None = None) -> list[Prediction]:
-        """What is said of features; ``coverage`` asks for prediction sets too."""
-        rows = feature_table(features, self.head.ensemble.feature_size)
+    def predict(
+        self, features: Float[np.ndarray, "N D"], coverage: float | None = None, recall: float | None = None
+    ) -> list[Prediction]:
+        """What is said of features; ``coverage`` asks for prediction sets too, ``recall`` is that of this question."""
+        rows, head = feature_table(features, self.head.ensemble.feature_size), self.head.with_recall(recall)
         # Row by row: in a product of matrices the last bits of a row depend on how many rows there are.
         return [
-            found
-            for row in rows[:, None]
-            for found in prediction_records(self.classes, self.head.predict(row, coverage))
+            found for row in rows[:, None] for found in prediction_records(self.classes, head.predict(row, coverage))
         ]
 
-    def predict_together(self, features: Float[np.ndarray, "N D"], prior: FewShotPrior) -> list[Prediction]:
+    def predict_together(
+        self, features: Float[np.ndarray, "N D"], prior: FewShotPrior, recall: float | None = None
+    ) -> list[Prediction]:
         """What is said of features that are used together: each prediction depends on the other rows."""
         rows = feature_table(features, self.head.ensemble.feature_size)
-        return prediction_records(self.classes, self.head.predict_together(rows, prior))
+        return prediction_records(self.classes, self.head.with_recall(recall).predict_together(rows, prior))
 
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
         """Doubtful labels by name, the most doubtful first."""

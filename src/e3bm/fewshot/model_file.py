@@ -6,7 +6,6 @@ reading a file of unknown origin runs nothing, and takes memory in proportion to
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
@@ -25,7 +24,7 @@ from e3bm.fewshot.fitted_head import FitOptions, FittedHead
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.fewshot.support_set import Shots, SupportSet, check_class_name, numbered_names
-from e3bm.fewshot.trust import Suspicion, TrustPrior
+from e3bm.fewshot.trust import LEVELS, Suspicion, TrustPrior
 from e3bm.json_files import parse_json
 from e3bm.runs.folder.files import write_bytes
 from e3bm.runs.folder.tensor_files import DIGEST, parse_tensor_file, update_by_tensors
@@ -89,6 +88,7 @@ def model_bytes(
         "options": asdict(head.options),
         "trust": head.trust.as_json(),
         "suspicions": [asdict(one) for one in head.suspicions],
+        "levels": head.levels.tolist(),
         **{name: getattr(head, name) for name in KEPT_SCALARS},
     }
     tensors = {
@@ -221,9 +221,9 @@ def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> Fi
     counts = tuple(int(count) for count in about["counts"])
     if len(counts) != ways or min(counts) < 1:
         raise CheckpointError(f"it has {ways} classes and {len(counts)} numbers of photos")
-    temperature, threshold = float(about["temperature"]), float(about["threshold"])
-    if not (math.isfinite(threshold) and COLDEST <= temperature <= HOTTEST):
-        raise CheckpointError(f"its temperature {temperature} or threshold {threshold} is no usable number")
+    temperature, levels = float(about["temperature"]), _levels_of(about, options.recall)
+    if not (np.isfinite(levels).all() and (np.diff(levels) >= 0).all() and COLDEST <= temperature <= HOTTEST):
+        raise CheckpointError(f"its temperature {temperature} or thresholds {levels.tolist()} are no usable numbers")
     accuracy = about["left_out_accuracy"]
     suspicions = tuple(
         Suspicion(int(one["position"]), int(one["label"]), int(one["looks_like"]), float(one["odds"]))
@@ -236,7 +236,7 @@ def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> Fi
         ensemble=ensemble,
         trust=trust,
         temperature=temperature,
-        threshold=threshold,
+        levels=levels,
         misfits=_finite("misfits", tensors["misfits"]).double().view(-1).numpy(),
         left_out_accuracy=None if accuracy is None else float(accuracy),
         suspicions=suspicions,
@@ -248,6 +248,19 @@ def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> Fi
     if not all(np.isfinite(each).all() for each in (found.probabilities, found.known_scores, found.disagreement)):
         raise CheckpointError("its numbers give no finite prediction")
     return head
+
+
+def _levels_of(about: dict[str, Any], recall: float) -> np.ndarray:
+    """The thresholds of a file; an older one has one of them, and how far the others are from it."""
+    threshold = float(about["threshold"])
+    if "levels" in about:
+        levels = np.array([float(value) for value in about["levels"]]).reshape(len(LEVELS))
+        if float(np.interp(1 - recall, LEVELS, levels)) != threshold:
+            raise CheckpointError("its thresholds are no usable numbers: they contradict one another")
+        return levels
+    trust = about["trust"]
+    spread = lambda level: np.interp(level, trust["spread_levels"], trust["spread_values"])
+    return np.asarray(threshold + spread(LEVELS) - spread(1 - recall))
 
 
 def _ensemble_of(tensors: dict[str, Tensor], ways: int, *, unit_length: bool) -> EnsembleHead:

@@ -25,11 +25,13 @@ from e3bm.serving.schemas import (
 from e3bm.serving.service import Service
 from e3bm.serving.states import class_state, job_state, workspace_state
 from e3bm.serving.work.models import file_of_model, onnx_of_model, open_model
-from e3bm.serving.work.photos import photos_to_keep, predict_uploads
+from e3bm.serving.work.photos import HowToPredict, photos_to_keep, predict_uploads
 from e3bm.serving.work.process import Shared
 
 Result = TypeVar("Result")
 TOGETHER = {"type": "boolean", "default": False, "description": "use the photos together"}
+COVERAGE = {"type": "number", "description": "ask for sets of classes that hold the right one in this share of cases"}
+RECALL = {"type": "number", "description": "share of photos of the classes that should not be called unknown"}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Problem, "description": "The request cannot be served as it is."},
     503: {"model": Problem, "description": "Busy; come back after the seconds in Retry-After."},
@@ -126,16 +128,18 @@ def _class_routes(router: APIRouter, service: Service) -> None:
 def _model_routes(router: APIRouter, service: Service) -> None:
     workspace, settings = service.workspace, service.settings
 
-    @router.post("/predict", openapi_extra=form_schema("photos", many=True, together=TOGETHER))
+    @router.post(
+        "/predict", openapi_extra=form_schema("photos", many=True, together=TOGETHER, coverage=COVERAGE, recall=RECALL)
+    )
     async def predict(request: Request) -> PredictionList:
         """What the last fit says of photos, or why nothing is said of one; ``together``: they help one another."""
         now = service.last_fit()
-        form = await read_form(request, "photos", settings.most_images, "together")
-        together, extractor = form.flag("together"), Shared(now.classifier.extractor)
-        found = await service.photo_work.run(
-            predict_uploads, extractor, Shared(now.asked), form.files, settings, together
-        )
-        return PredictionList(predictions=found, together=together, version=now.version)
+        form = await read_form(request, "photos", settings.most_images, "together", "coverage", "recall")
+        how = HowToPredict(form.flag("together"), form.share("coverage"), form.share("recall"))
+        extractor = Shared(now.classifier.extractor)
+        found = await service.photo_work.run(predict_uploads, extractor, Shared(now.asked), form.files, settings, how)
+        note = None if how.coverage is None else now.asked.fitted.head.why_all_classes(how.coverage)
+        return PredictionList(predictions=found, together=how.together, version=now.version, note=note)
 
     @router.get("/model", response_class=Response, responses=FILE)
     async def download(pictures: bool = False) -> Response:

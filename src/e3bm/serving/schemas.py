@@ -147,11 +147,10 @@ class _NamedPhoto(Record):
     """The name of the file, as it was sent."""
 
 
-# The columns of a prediction are defined once, by e3bm.Prediction; those that have to be asked for are not served.
+# The columns of a prediction are defined once, by e3bm.Prediction; those that have to be asked for may be null.
 _COLUMNS: dict[str, Any] = {
-    one.name: (one.type, Field(description=COLUMNS[one.name].about))
+    one.name: (one.type, Field(... if one.default is MISSING else None, description=COLUMNS[one.name].about))
     for one in fields(Prediction)
-    if one.default is MISSING
 }
 _PhotoColumns: Any = create_model("_PhotoColumns", __base__=_NamedPhoto, **_COLUMNS)
 
@@ -184,3 +183,5 @@ class PredictionList(Record):
     """Which fit was asked."""
     together: bool
     """Whether the photos were used together."""
+    note: str | None = None
+    """Why prediction sets hold every class, where they do."""

@@ -34,6 +34,8 @@ class Options:
     """Photos, folders of photos, or - for a list of paths on stdin, one a line."""
     coverage: float | None = None
     """Also print, for every photo, a set of classes that should hold the right one in this share of cases."""
+    recall: float | None = None
+    """Share of photos of the classes that should not be called unknown; unset: what the model was fitted with."""
     backbone: str | None = None
     """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
     transductive: bool = False
@@ -63,13 +65,16 @@ def run(words: Sequence[str]) -> int:
     table = [row for row in features if not isinstance(row, DataError)]
     found: list["Prediction"] = []
     if table and options.transductive:
-        found = model.predict_batch_features(np.stack(table))
+        found = model.predict_batch_features(np.stack(table), recall=options.recall)
     elif table:
-        found = model.predict_features(np.stack(table), coverage=options.coverage)
+        found = model.predict_features(np.stack(table), coverage=options.coverage, recall=options.recall)
     rows = list(zip(usable, found, strict=True))
     failures = [row for row in features if isinstance(row, DataError)]
     write = _write_json if options.json else _write_csv if options.csv else _write_text
     write(model.classes, rows)
+    reason = None if options.coverage is None else model.why_all_classes(options.coverage)
+    if reason:
+        show(f"e3bm: {reason}", file=sys.stderr)
     for failure in failures:
         show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:

@@ -4,6 +4,7 @@ The whole body is there before it is looked at, within the limits of its bytes; 
 parsed, and a part has a head of a few hundred bytes. Nothing of a photo reaches the disk.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,19 @@ class Form:
         if word not in (*TRUE, *FALSE):
             raise RequestError(422, f"The field '{name}' is true or false, found '{word[:20]}'.")
         return word in TRUE
+
+    def share(self, name: str) -> float | None:
+        """A field that is a number between 0 and 1; None where it is not there."""
+        word = self.fields.get(name, "").strip()
+        if not word:
+            return None
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < 1:
+            raise RequestError(422, f"The field '{name}' is a number between 0 and 1, found '{word[:20]}'.")
+        return value
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,24 @@ PICTURE_SIDE = 192
 MOST_EXPLAINED = 500  # photos of all classes; with more, finding their parts takes longer than the prediction itself
 
 
+@dataclass(frozen=True)
+class HowToPredict:
+    """What a request asks for beside the photos themselves."""
+
+    together: bool = False
+    """Whether the photos help one another."""
+    coverage: float | None = None
+    """Of prediction sets; None for no sets."""
+    recall: float | None = None
+    """Of photos of the classes; None for that of the fit."""
+
+    def __post_init__(self) -> None:
+        if self.together and self.coverage is not None:
+            raise RequestError(422, "Prediction sets (coverage) are for photos that are looked at alone, not together.")
+        if self.recall is not None and self.recall < 0.5:
+            raise RequestError(422, f"The recall of known photos lies from 0.5 to 1, found {self.recall}.")
+
+
 @dataclass(frozen=True, eq=False)
 class Asked:
     """The fit that is asked, and the photos it was fitted to, in the order of its support set."""
@@ -81,17 +99,19 @@ def redrawn_picture(content: bytes) -> bytes:
 
 
 def predict_uploads(
-    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], settings: ServeSettings, together: bool
+    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], settings: ServeSettings, how: HowToPredict
 ) -> tuple[PhotoPrediction | PhotoProblem, ...]:
-    """What the fitted classifier says of photos; ``together`` lets those that can be read help one another."""
-    if together and not asked.can_use_together():
+    """What the fitted classifier says of photos; together, those that can be read help one another."""
+    if how.together and not asked.can_use_together():
         raise RequestError(
             409, "This model was made with a prior of its own; without it photos cannot be used together."
         )
     rows = upload_rows(extractor, uploads, settings)
     read = np.stack([row for row in rows if isinstance(row, np.ndarray)])
-    alone = asked.fitted.predict(read)
-    found = asked.fitted.predict_together(read, load_prior(asked.prior_path)) if together else alone
+    alone = asked.fitted.predict(read, how.coverage, how.recall)
+    found = alone
+    if how.together:
+        found = asked.fitted.predict_together(read, load_prior(asked.prior_path), how.recall)
     answers = zip(read, found, alone, strict=True)
 
     def answer(upload: Upload, row: np.ndarray | DataError | RequestError) -> PhotoPrediction | PhotoProblem:
