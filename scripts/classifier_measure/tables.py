@@ -30,12 +30,11 @@ class Table:
 
 def birds() -> tuple[np.ndarray, np.ndarray]:
     """Photos of 12 species through EfficientNet-Lite0, as `e3bm fit` does it."""
-    from e3bm.backbones import fold_batchnorm
-    from e3bm.backbones.efficientnet_lite import LITE0_PIPELINE, efficientnet_lite0
     from e3bm.data.pixels.pipeline import Pipeline
     from e3bm.data.read.decode import decode
+    from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
 
-    network, pipeline = fold_batchnorm(efficientnet_lite0()), Pipeline.parse(LITE0_PIPELINE)
+    network, pipeline = PackagedNetwork(LITE0, LITE0.digest()).module(), Pipeline.parse(LITE0.pipeline)
     features, species = [], []
     with zipfile.ZipFile(Path(os.environ["E3BM_TEST_DATA"]) / "birds_photos.zip") as archive:
         for name in sorted(name for name in archive.namelist() if name.endswith(".jpg")):

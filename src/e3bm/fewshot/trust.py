@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from e3bm.errors import CheckpointError
+from e3bm.fewshot.fitted_head import Suspicion
 from e3bm.fewshot.prior.leave_one_out import HeldOut
 
 
@@ -162,16 +163,6 @@ def known_threshold(
     share = len(held_out) / (len(held_out) + trust.trusted)
     own_spread = float(torch.quantile(deviations.double() - deviations.double().mean(), level))
     return expected + share * float(deviations.mean()) + (1 - share) * trust.spread(level) + share * own_spread
-
-
-@dataclass(frozen=True)
-class Suspicion:
-    """A support example that looks like another class: its position, both classes, the odds against its label."""
-
-    position: int
-    label: int
-    looks_like: int
-    odds: float
 
 
 def log_odds_against(held_out: HeldOut, temperature: float) -> tuple[Float[Tensor, " N"], Int64[Tensor, " N"]]:

@@ -99,6 +99,9 @@ def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndar
     progress = progress_here(quiet=len(paths) < MANY)
     progress.begin("photos", len(paths))
     found: list["np.ndarray | DataError"] = []
+    note = model.extractor.engine_note()
+    if note is not None:
+        show(f"e3bm: {note}", file=sys.stderr)
     try:
         for row in model.extractor.features_or_errors(paths):
             found.append(row)

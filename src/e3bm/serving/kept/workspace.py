@@ -19,7 +19,7 @@ from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.support_set import check_class_name
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
@@ -269,7 +269,7 @@ class Workspace:
         if not classifier.is_fitted:
             return Snapshot(unfitted)
         try:
-            shots = classifier.fitted.changeable_shots(load_prior(classifier.prior_path))
+            shots = classifier.fitted.changeable_shots(prior_digest(classifier.prior_path))
         except DataError as reason:
             return Snapshot(unfitted, fit=Fit(classifier, (), 0), unchangeable=str(reason))
         # Copies: the features of a forgotten photo must not live on in an array that others share.

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -27,7 +26,7 @@ class OpenedModel:
 
     fitted: FittedModel
     extractor: FeatureExtractor
-    """Its network is a placeholder where the one of a backbone in use is meant."""
+    """Its network is left out where the one of a backbone in use is meant."""
     in_use: int | None
     """Which of the backbones in use it has; None for one of its own."""
 
@@ -74,7 +73,7 @@ def open_model(upload: Upload, prior_path: Path | None, *backbones: FeatureExtra
         )
     backbone = None if in_use is None else backbones[in_use]
     found = FewShotClassifier.from_bytes(upload.content, name=upload.name, backbone=backbone, prior=prior_path)
-    extractor = found.extractor if in_use is None else replace(found.extractor, network=nn.Identity())
+    extractor = found.extractor if in_use is None else replace(found.extractor, network=None)
     return OpenedModel(found.fitted, extractor, in_use)
 
 

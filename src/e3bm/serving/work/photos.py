@@ -10,7 +10,8 @@ from e3bm.data.read.decode import image_size
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prediction import Prediction
+from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
 from e3bm.serving.schemas import Influence, PhotoPrediction
@@ -31,7 +32,7 @@ class Asked:
 
     def can_use_together(self) -> bool:
         """Whether the prior that the model was made with is here, and with it the part that uses many photos."""
-        return not self.fitted.own_prior or load_prior(self.prior_path).digest == self.fitted.prior_digest
+        return not self.fitted.own_prior or prior_digest(self.prior_path) == self.fitted.prior_digest
 
 
 def upload_features(
@@ -58,12 +59,18 @@ def predict_uploads(
         )
     rows = np.stack(upload_features(extractor, uploads, settings))
     alone = asked.fitted.predict(rows)
-    found = asked.fitted.predict_together(rows, load_prior(asked.prior_path)) if together else alone
+    found = _predict_together(asked, rows) if together else alone
     return tuple(
         # Influences explain the label that a photo has alone; where it has another together, there are none.
         PhotoPrediction.of(upload.name, one, _influences(asked, row) if one.label == by_itself.label else ())
         for upload, row, one, by_itself in zip(uploads, rows, found, alone, strict=True)
     )
+
+
+def _predict_together(asked: Asked, rows: np.ndarray) -> list[Prediction]:
+    from e3bm.fewshot.prior.file import load_prior  # and torch with it
+
+    return asked.fitted.predict_together(rows, load_prior(asked.prior_path))
 
 
 def _influences(asked: Asked, row: np.ndarray) -> tuple[Influence, ...]:
