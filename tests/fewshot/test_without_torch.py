@@ -197,13 +197,13 @@ def test_a_damaged_or_missing_export_is_made_again(model, cache):
     network = FewShotClassifier.load(model).extractor.network
     path = network_cache.cache_file(LITE0, network.digest)
     whole = path.read_bytes()
-    assert network_cache.read_cached(path) is not None
+    assert network_cache.is_whole(path)
     for content in (whole[:-1], whole[:1000] + b"?" + whole[1001:], b"", None):
         if content is None:
             path.unlink()
         else:
             path.write_bytes(content)
-        assert network_cache.read_cached(path) is None
+        assert not network_cache.is_whole(path)
     packaged._runners.clear()
     runner = network.runner()
     assert (runner.engine, runner.note) == ("onnxruntime", None)
@@ -226,7 +226,7 @@ def test_without_onnxruntime_torch_does_it_and_says_so(model, photo, monkeypatch
 
 
 def test_an_export_that_differs_is_not_used(cache, monkeypatch):
-    monkeypatch.setattr(network_cache, "read_cached", lambda path: None)
+    monkeypatch.setattr(network_cache, "is_whole", lambda path: False)
     monkeypatch.setattr(network_cache, "CLOSE", 0.0)
     monkeypatch.setattr(packaged, "_runners", {})
     runner = PackagedNetwork(LITE0, LITE0.digest()).runner()

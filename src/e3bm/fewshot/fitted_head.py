@@ -212,6 +212,12 @@ def fit_head(
     )
 
 
+def check_coverage(coverage: float) -> None:
+    """Refuse a coverage that no prediction set can have."""
+    if not 0 < coverage < 1:
+        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
+
+
 def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:
     """The largest misfit (1 - probability) that a class in a prediction set may have.
 
@@ -219,8 +225,7 @@ def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:
     every class is in the set. Left-out examples are predicted by fits that miss them, which should make the sets a
     little larger than needed.
     """
-    if not 0 < coverage < 1:
-        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
+    check_coverage(coverage)
     rank = math.ceil((len(misfits) + 1) * coverage)
     return float(np.sort(misfits)[rank - 1]) if 1 <= rank <= len(misfits) else 1.0
 

@@ -53,7 +53,10 @@ def run(words: Sequence[str]) -> int:
     import numpy as np
 
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.fitted_head import check_coverage
 
+    if options.coverage is not None:
+        check_coverage(options.coverage)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     paths = list(_photos(options.paths))
     if not paths:

@@ -1,12 +1,12 @@
 """Networks as ONNX graphs in the user's cache folder: exported once, checked against torch, opened by onnxruntime.
 
-A file is named after the digest of the weights that it was made from and begins with the sha256 of its content, so that
-a damaged one is noticed and made again. It is whole or absent, whoever writes it at the same time.
+A file is named after the digest of the weights that it was made from and ends with the sha256 of the rest, as an entry
+of ONNX's own metadata, so that a damaged one is noticed and made again. It is whole or absent, whoever writes it at the
+same time.
 """
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,9 @@ from e3bm.storage import write_whole
 if TYPE_CHECKING:
     from e3bm.fewshot.networks.packaged import PackagedWeights
 
-MAGIC = b"e3bm-network 1\n"
-DIGEST_BYTES = 32
+DIGEST_ENTRY = b"\x72\x4a\x0a\x06sha256\x12\x40"
+"""What the bytes of a metadata entry `sha256` of 64 letters begin with: fields 14 of a model, 1 and 2 of an entry."""
+ENTRY_BYTES = len(DIGEST_ENTRY) + 64
 CLOSE = 1e-5
 """How far features of unit length may be from torch's, in any number."""
 TRIED = 3
@@ -42,13 +43,16 @@ def cached_network(
         import onnxruntime
     except ImportError:
         raise CannotExport("onnxruntime is not installed") from None
-    content = read_cached(cache_file(weights, digest))
-    if content is None:
-        content = _export(weights, digest)
+    path = cache_file(weights, digest)
+    graph = str(path) if is_whole(path) else _export(weights, digest)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
+    options.enable_mem_pattern = False  # 10 MB less, at the same speed
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of another library, on a machine that we do not know
+        raise CannotExport(f"onnxruntime cannot open {path.name} ({_first_line(error)})") from error
 
     def run(image: Float32[np.ndarray, "1 C H W"]) -> Float32[np.ndarray, " D"]:
         found: np.ndarray = session.run(None, {"images": image})[0][0]
@@ -65,9 +69,7 @@ def threads() -> int:
 
 def cache_file(weights: "PackagedWeights", digest: str) -> Path:
     """Where the graph of these weights is kept."""
-    return (
-        user_cache_path("e3bm", appauthor=False, opinion=False) / "networks" / f"{weights.name}-{digest[:16]}.network"
-    )
+    return user_cache_path("e3bm", appauthor=False, opinion=False) / "networks" / f"{weights.name}-{digest[:16]}.onnx"
 
 
 def is_cached(weights: "PackagedWeights", digest: str) -> bool:
@@ -75,20 +77,21 @@ def is_cached(weights: "PackagedWeights", digest: str) -> bool:
     return cache_file(weights, digest).is_file()
 
 
-def read_cached(path: Path) -> bytes | None:
-    """The graph in a file; None where there is none, or a damaged one."""
+def is_whole(path: Path) -> bool:
+    """Whether there is a file, and it is what was written."""
     try:
-        content = path.read_bytes()
+        content = memoryview(path.read_bytes())
     except OSError:
-        return None
-    start = len(MAGIC) + DIGEST_BYTES
-    graph = content[start:]
-    whole = content.startswith(MAGIC) and content[len(MAGIC) : start] == sha256(graph).digest()
-    return graph if whole else None
+        return False
+    return content[-ENTRY_BYTES:] == _digest_entry(content[:-ENTRY_BYTES])
 
 
-def _export(weights: "PackagedWeights", digest: str) -> bytes:
-    """The graph of the installed weights, checked and, where that is possible, kept."""
+def _digest_entry(content: "bytes | memoryview") -> bytes:
+    return DIGEST_ENTRY + sha256(content).hexdigest().encode()
+
+
+def _export(weights: "PackagedWeights", digest: str) -> str | bytes:
+    """The graph of the installed weights, checked: the file that it is kept in, or itself where it cannot be kept."""
     try:
         import onnx
     except ImportError:
@@ -102,15 +105,20 @@ def _export(weights: "PackagedWeights", digest: str) -> bytes:
     except E3BMError:
         raise
     except Exception as error:  # of another library, on a machine that we do not know
-        first = str(error).partition("\n")[0][:200]
-        raise CannotExport(f"the export failed ({first or type(error).__name__})") from error
+        raise CannotExport(f"the export failed ({_first_line(error)})") from error
     if not difference <= CLOSE:
         raise CannotExport(f"onnxruntime differs from torch by {difference:.1g} here")
     path = cache_file(weights, digest)
-    with suppress(OSError):  # without a cache the next process exports again
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, MAGIC, sha256(content).digest(), content)
-    return content
+        write_whole(path, content, _digest_entry(content))
+    except OSError:  # the next process exports again
+        return content
+    return str(path)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200] or type(error).__name__
 
 
 def network_graph(onnx: Any, module: Any) -> bytes:
