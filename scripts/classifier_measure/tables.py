@@ -34,12 +34,11 @@ class Table:
 
 def photos(archive: str, classes: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Photos of an archive, by class, through EfficientNet-Lite0, as `e3bm fit` does it."""
-    from e3bm.backbones import fold_batchnorm
-    from e3bm.backbones.efficientnet_lite import LITE0_PIPELINE, efficientnet_lite0
     from e3bm.data.pixels.pipeline import Pipeline
     from e3bm.data.read.decode import decode
+    from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
 
-    network, pipeline = fold_batchnorm(efficientnet_lite0()), Pipeline.parse(LITE0_PIPELINE)
+    network, pipeline = PackagedNetwork(LITE0, LITE0.digest()).module(), Pipeline.parse(LITE0.pipeline)
     features = []
     with zipfile.ZipFile(_data() / archive) as opened, torch.inference_mode():
         for name in (name for names in classes.values() for name in names):

@@ -12,7 +12,6 @@ from PIL import Image
 
 from e3bm.cli.main import main
 from e3bm.errors import install_command
-from e3bm.fewshot import backbones as backbone_choice
 from photo_models import CLASSES, picture, write_folder
 
 
@@ -163,7 +162,6 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
     assert "left alone" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", pretrained_run)
     assert "no run folder" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "nothing")
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    monkeypatch.setattr(backbone_choice, "lite0_extractor", backbone_choice.lite0_extractor.__wrapped__)
     assert install_command("pretrained") in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm")
     monkeypatch.setitem(sys.modules, "transformers", None)
     words = ["fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "transformers:facebook/dinov2-small"]
@@ -174,13 +172,14 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     target = tmp_path / "model.onnx"
     found = json.loads(said(capsys, ["export", model, "--onnx", target, "--json"]).out)
-    assert found["input_shape"] == ["batch", 3, 16, 16]
+    assert found["input_shape"] == ["batch", 16, 16, 3]
     assert found["difference"] < 1e-5
     assert found["classes"] == list(CLASSES)
     session = runtime.InferenceSession(str(target))
     for count in (1, 2, 7):
-        (shares,) = session.run(None, {"images": np.zeros((count, 3, 16, 16), dtype=np.float32)})
+        shares, label, unknown, score, apart = session.run(None, {"pixels": np.zeros((count, 16, 16, 3), np.uint8)})
         assert shares.shape == (count, 3)
+        assert label.shape == unknown.shape == score.shape == apart.shape == (count,)
         assert np.allclose(shares.sum(1), 1)
 
 

@@ -84,7 +84,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options, weights=weights)
         self.head_: FittedHead = fitted
         self.temperature_ = fitted.temperature
-        self.rates_, self.votes_ = fitted.ensemble.rates.numpy(), fitted.ensemble.votes.numpy()
+        self.rates_, self.votes_ = fitted.ensemble.rates, fitted.ensemble.votes
         self.suspicious_ = rows[np.array([one.position for one in fitted.suspicions], dtype=np.int64)]
 
     def decision_function(self, X: Any) -> np.ndarray:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from e3bm.errors import CheckpointError
+from e3bm.fewshot.fitted_head import Suspicion
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.fewshot.prior.leave_one_out import HeldOut
 
@@ -28,10 +29,6 @@ class Curve:
 
     def __call__(self, shots: float) -> float:
         return float(np.interp(np.log(max(shots, 1.0)), np.log(self.shots), self.values))
-
-
-LEVELS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.98)
-"""Shares of examples of the classes that score below a threshold."""
 
 
 @dataclass(frozen=True)
@@ -191,16 +188,6 @@ def known_levels(facts: Float[np.ndarray, " G"], shots: float, trust: TrustPrior
     location, scale = (float(facts @ np.array(weights)) for weights in (trust.location, trust.log_scale))
     found = location + math.exp(np.clip(scale, -5, 5)) * np.array([curve(shots) for curve in trust.quantiles])
     return np.maximum.accumulate(found)
-
-
-@dataclass(frozen=True)
-class Suspicion:
-    """A support example that looks like another class: its position, both classes, the odds against its label."""
-
-    position: int
-    label: int
-    looks_like: int
-    odds: float
 
 
 def log_odds_against(held_out: HeldOut, temperature: float) -> tuple[Float[Tensor, " N"], Int64[Tensor, " N"]]:

@@ -24,9 +24,8 @@ class Service:
         self._warming: list[asyncio.Task[None]] = []
 
     def warm_up(self) -> None:
-        """Start the processes now: the first request need not wait for them."""
-        for work in (self.photo_work, self.fit_work):
-            self._warming.append(asyncio.create_task(work.run(_nothing)))
+        """Start the process for photos now: the first request need not wait for it. A fit waits for torch anyway."""
+        self._warming.append(asyncio.create_task(self.photo_work.run(_nothing)))
 
     def last_fit(self) -> Fit:
         """The last fit; an error where there is none."""

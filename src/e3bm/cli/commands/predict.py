@@ -55,7 +55,10 @@ def run(words: Sequence[str]) -> int:
     import numpy as np
 
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.fitted_head import check_coverage
 
+    if options.coverage is not None:
+        check_coverage(options.coverage)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     paths = list(_photos(options.paths))
     if not paths:
@@ -104,6 +107,9 @@ def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndar
     progress = progress_here(quiet=len(paths) < MANY)
     progress.begin("photos", len(paths))
     found: list["np.ndarray | DataError"] = []
+    note = model.extractor.engine_note()
+    if note is not None:
+        show(f"e3bm: {note}", file=sys.stderr)
     try:
         for row in model.extractor.features_or_errors(paths):
             found.append(row)

@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from e3bm.errors import DataError
 
+LARGEST_IMAGE_FILE = 128 << 20
 MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 30_000
 # A JPEG file can be decoded at a half, a quarter or an eighth of its size, without ever being whole in memory; not so a
@@ -27,6 +28,7 @@ KEPT_PIXELS = 16_000_000
 """Images of more are halved, or more, while they are decoded: no network sees that many."""
 STRIP_PIXELS = 2_000_000
 JPEG_START, JPEG_FORMATS = b"\xff\xd8\xff", ("JPEG", "MPO")
+PNG_START = b"\x89PNG\r\n\x1a\n"
 # EPS is drawn by a program outside of Python; the others are no pictures or have no decoder of Pillow's own.
 NOT_OPENED = frozenset({"EPS", "WMF", "PDF", "MPEG", "HDF5", "GRIB", "BUFR", "STUB"})
 # Whatever the decoders raise on bytes that nobody checked; found by sending them damaged images.
@@ -206,7 +208,9 @@ def _decoding_errors() -> Iterator[None]:
 def _opened(content: bytes) -> Image.Image:
     """The image that these bytes begin, not yet decoded."""
     try:
-        return Image.open(io.BytesIO(content), formats=_readable_formats())
+        # Most photos are one of these, which Pillow knows before it has loaded the code of its forty other formats.
+        formats = ("JPEG", "PNG") if content.startswith((JPEG_START, PNG_START)) else _readable_formats()
+        return Image.open(io.BytesIO(content), formats=formats)
     except Image.DecompressionBombError:
         if not content.startswith(JPEG_START):
             raise

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from e3bm.core.learner import MetaLearner
+from e3bm.fewshot.fitted_head import LEVELS
 from e3bm.fewshot.meta.pools import FeaturePool
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead, fit_ensemble_head
 from e3bm.fewshot.prior.leave_one_out import HeldOut, leave_one_out
 from e3bm.fewshot.trust import (
     FEWEST_SHOTS,
     GRID,
-    LEVELS,
     Curve,
     TrustPrior,
     choose_temperature,

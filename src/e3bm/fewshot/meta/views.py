@@ -5,6 +5,7 @@ prior for any features should have seen good and bad, wide and narrow ones.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,10 +111,10 @@ def views_of(classes: ViewedClasses, settings: PriorSettings, progress: Progress
 
 
 def _lite0_table(classes: ViewedClasses, pipeline: Pipeline, folder: Path, progress: Progress) -> np.ndarray:
-    from e3bm.backbones.efficientnet_lite import lite0_digest
+    from e3bm.fewshot.networks.packaged import LITE0
 
     cache = FeatureCache(folder / "features")
-    key = feature_key(f"views {lite0_digest()}", classes.images.digest, str(pipeline), classes.positions)
+    key = feature_key(f"views {LITE0.digest()}", classes.images.digest, str(pipeline), classes.positions)
     table = cache.read(key)
     if table is None:
         with stage(progress, f"features of {classes.name}", len(classes.positions)):
@@ -124,10 +125,9 @@ def _lite0_table(classes: ViewedClasses, pipeline: Pipeline, folder: Path, progr
 
 def lite0_views(pipeline: Pipeline) -> Callable[[np.ndarray], Tensor]:
     """Pixels to the three views, side by side."""
-    from e3bm.backbones import fold_batchnorm
-    from e3bm.backbones.efficientnet_lite import efficientnet_lite0
+    from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
 
-    network = fold_batchnorm(efficientnet_lite0())
+    network = deepcopy(PackagedNetwork(LITE0, LITE0.digest()).module())  # which others use too
     blocks = network.get_submodule("blocks")
     assert isinstance(blocks, nn.ModuleList)
     seen: dict[int, Tensor] = {}

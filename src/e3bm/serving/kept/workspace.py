@@ -19,7 +19,7 @@ from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.support_set import check_class_name
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
@@ -318,7 +318,7 @@ class Workspace:
         if not classifier.is_fitted:
             return Snapshot(unfitted, version=version)
         try:
-            shots = classifier.fitted.changeable_shots(load_prior(classifier.prior_path))
+            shots = classifier.fitted.changeable_shots(prior_digest(classifier.prior_path))
         except DataError as reason:
             fit = Fit(classifier, (), version)
             return Snapshot(unfitted, fit=fit, unchangeable=str(reason), version=version)

@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from torch import nn
 
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -29,7 +28,7 @@ class OpenedModel:
 
     fitted: FittedModel
     extractor: FeatureExtractor
-    """Its network is a placeholder where the one of a backbone in use is meant."""
+    """Its network is left out where the one of a backbone in use is meant."""
     in_use: int | None
     """Which of the backbones in use it has; None for one of its own."""
     pictures: tuple[bytes, ...]
@@ -78,7 +77,7 @@ def open_model(upload: Upload, prior_path: Path | None, *backbones: FeatureExtra
         )
     backbone = None if in_use is None else backbones[in_use]
     found = FewShotClassifier.from_bytes(upload.content, name=upload.name, backbone=backbone, prior=prior_path)
-    extractor = found.extractor if in_use is None else replace(found.extractor, network=nn.Identity())
+    extractor = found.extractor if in_use is None else replace(found.extractor, network=None)
     pictures = tuple(redrawn_picture(one) for one in parse_pictures(path, about, tensors))
     return OpenedModel(found.fitted, extractor, in_use, pictures)
 

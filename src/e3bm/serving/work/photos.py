@@ -10,7 +10,8 @@ from e3bm.data.read.decode import TooManyPixelsError, decoded_pixels, image_size
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prediction import Prediction
+from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
 from e3bm.serving.schemas import Influence, PhotoPrediction, PhotoProblem
@@ -51,7 +52,7 @@ class Asked:
 
     def can_use_together(self) -> bool:
         """Whether the prior that the model was made with is here, and with it the part that uses many photos."""
-        return not self.fitted.own_prior or load_prior(self.prior_path).digest == self.fitted.prior_digest
+        return not self.fitted.own_prior or prior_digest(self.prior_path) == self.fitted.prior_digest
 
 
 def upload_features(
@@ -109,9 +110,7 @@ def predict_uploads(
     rows = upload_rows(extractor, uploads, settings)
     read = np.stack([row for row in rows if isinstance(row, np.ndarray)])
     alone = asked.fitted.predict(read, how.coverage, how.recall)
-    found = alone
-    if how.together:
-        found = asked.fitted.predict_together(read, load_prior(asked.prior_path), how.recall)
+    found = _predict_together(asked, read, how.recall) if how.together else alone
     answers = zip(read, found, alone, strict=True)
 
     def answer(upload: Upload, row: np.ndarray | DataError | RequestError) -> PhotoPrediction | PhotoProblem:
@@ -123,6 +122,12 @@ def predict_uploads(
         return PhotoPrediction.of(upload.name, one, mattered)
 
     return tuple(answer(upload, row) for upload, row in zip(uploads, rows, strict=True))
+
+
+def _predict_together(asked: Asked, rows: np.ndarray, recall: float | None) -> list[Prediction]:
+    from e3bm.fewshot.prior.file import load_prior  # and torch with it
+
+    return asked.fitted.predict_together(rows, load_prior(asked.prior_path), recall)
 
 
 def _influences(asked: Asked, row: np.ndarray) -> tuple[Influence, ...]:
