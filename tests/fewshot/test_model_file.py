@@ -98,7 +98,7 @@ def test_fitted_and_loaded_models_hold_their_numbers_in_one_form(pretrained_run,
         "copy": deepcopy(made),
     }
     expected = layout(made)
-    assert len(arrays_of(made.fitted)) == 12 + len(CLASSES)
+    assert len(arrays_of(made.fitted)) == 13 + len(CLASSES)
     for name, value in arrays_of(made.fitted).items():
         assert torch.as_tensor(value).is_contiguous(), name
         assert ".ensemble." not in name or aligned(torch.as_tensor(value)), name
@@ -429,8 +429,8 @@ def test_the_same_with_real_features_of_bird_photos(tmp_path):
 
 
 def test_a_file_of_an_older_version_keeps_its_temperature_and_threshold(file, tmp_path):
-    about, tensors = read_model(file)
-    fresh = parse_fit(file, about, tensors).head
+    about, tensors = read_tensors(file)
+    fresh = parse_fit(file, *read_model(file)).head
     del about["levels"]
     about["trust"] = {
         "known": about["trust"]["known"],

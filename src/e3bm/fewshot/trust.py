@@ -152,7 +152,7 @@ def choose_temperature(facts: Float[np.ndarray, " F"], trust: TrustPrior) -> flo
             "This prior was made by an older e3bm and cannot say how sure a fit may be; "
             "find these numbers anew with `e3bm train-prior --start PRIOR --out NEW`."
         )
-    return math.exp(float(np.clip(facts @ np.array(trust.temperature), GRID[0], GRID[-1])))
+    return math.exp(float(np.clip(facts @ np.array(trust.temperature), float(GRID[0]), float(GRID[-1]))))
 
 
 def known_scores(

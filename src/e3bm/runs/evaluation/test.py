@@ -166,7 +166,8 @@ def _meta_trained(
     questions = _open_questions(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
     hyperprior, batchnorm, learned = train.hyperprior, train.backbone.batchnorm, _size(learner)
-    fixed = train.backbone.adapt == "scale_shift" and batchnorm in ("running", "batch_then_running")
+    alone = train.backbone.adapt != "frozen" and train.method.needs.takes != "images"  # the encoder sees one image
+    fixed = alone and batchnorm in ("running", "batch_then_running")
     if fixed:
         # With running statistics an image has the same features in every episode, so they are computed once.
         encoder = learner.get_submodule("method.encoder.backbone")
