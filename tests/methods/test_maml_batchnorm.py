@@ -13,6 +13,7 @@ from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
 from e3bm.methods import Maml
+from e3bm.methods.networks.step_statistics import step_of
 
 EPOCHS = 3
 MODES = {"batch": {}, "running": {}, "batch_then_running": {}, "per_step": {"epochs": EPOCHS}}
@@ -162,6 +163,12 @@ def test_per_step_training_uses_the_images_own_statistics():
         plain(maml("per_step", smooth), epochs=EPOCHS)(batch).scores,
         plain(maml("batch", smooth), epochs=EPOCHS)(batch).scores,
     )
+
+
+def test_queries_after_an_update_belong_to_the_step_of_the_support_before_it():
+    assert [step_of("support", updates) for updates in range(4)] == [0, 1, 2, 3]
+    assert [step_of("query", updates) for updates in range(1, 5)] == [0, 1, 2, 3]
+    assert step_of("query", 0) == 0  # no update yet
 
 
 @pytest.mark.parametrize("mode", MODES)
