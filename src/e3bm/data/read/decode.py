@@ -120,7 +120,7 @@ def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
 
 
 def miniature(content: bytes, side: int) -> bytes:
-    """A small copy of an encoded image as a JPEG file: upright, ``side`` pixels long at most, only pixels."""
+    """A small copy of an encoded image as a JPEG file: upright, ``side`` pixels long at most, and pixels only."""
     try:
         with _decoding_errors():
             image = _opened(content)

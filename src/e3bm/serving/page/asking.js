@@ -73,23 +73,33 @@ async function inPortions(items, problems, show) {
   const together = now.workspace.together && byId("together").checked;
   let done = 0;
   stopped = false;
-  for (const some of portions(items, together ? Infinity : AT_ONCE, (item) => item.file)) {
+  const groups = portions(items, together ? Infinity : AT_ONCE, (item) => item.file);
+  if (together && groups.length > 1) problems.push(`These are too many for one request: they were used together in ${groups.length} groups.`);
+  for (const some of groups) {
     showProgress(done, items.length);
-    try {
-      const told = await ask("POST", "predict", photosForm(some.map((one) => one.file), { together: String(together) }));
-      for (const [place, prediction] of told.predictions.entries()) {
-        if (prediction.error) problems.push(prediction.error);
-        else await show(Object.assign(some[place], { prediction, version: told.version }));
-      }
-    } catch (error) {
-      problems.push(error.message);
-    }
+    await askPortion(some, together, problems, show);
     done += some.length;
     if (stopped && done < items.length) problems.push(`Stopped after ${done} of ${items.length} photos.`);
     if (stopped) break;
   }
   showProgress(0, 0);
   showAround();
+}
+
+// A portion that is refused as a whole is asked one by one, so that each photo has its answer or its reason.
+async function askPortion(some, together, problems, show) {
+  try {
+    const answer = await ask("POST", "predict", photosForm(some.map((one) => one.file), { together: String(together) }));
+    for (const [place, prediction] of answer.predictions.entries()) {
+      if (prediction.error) problems.push(prediction.error);
+      else await show(Object.assign(some[place], { prediction, version: answer.version }));
+    }
+  } catch (error) {
+    const name = some[0].file.name;
+    if (some.length === 1) problems.push(error.message.includes(name) ? error.message : `${name}: ${error.message}`);
+    else if (together) problems.push(error.message);
+    else for (const one of some) await askPortion([one], false, problems, show);
+  }
 }
 
 // "No, it is …", or "right": the photo joins a class, a new fit is made, and all answers are those of it.
