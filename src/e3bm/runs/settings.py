@@ -28,11 +28,11 @@ class DataSettings(Settings):
     recipe: str = "grey"
     """How images are treated: grey, cifar, mtl, sib, can, egnn, maml, omniglot, or a registered one."""
     normalisation: Literal["gidaris", "mtl", "cifar", "imagenet", "lite", "grey", "none"] | None = None
-    """Mean and standard deviation that are taken out of pixels; unset: the recipe's own."""
+    """Mean and standard deviation by which pixels are normalised; unset: those of the recipe."""
     augment: bool = False
     """Whether training images go through the recipe's augmentation (validation and test images never do)."""
     rotations: bool = False
-    """Training classes also rotated by 90, 180 and 270 degrees, as new classes (Omniglot's custom)."""
+    """Add training classes rotated by 90, 180 and 270 degrees as new classes (customary for Omniglot)."""
 
 
 class EpisodeSettings(Settings):
@@ -53,17 +53,17 @@ class BackboneSettings(Settings):
     """conv4, conv4_64, conv4_stride, conv4_egnn, resnet12, resnet12_flat, resnet12_can, resnet12_tadam, resnet18,
     resnet25, wrn28_10, wrn28_10_sib or others."""
     width: float = Field(default=1.0, gt=0, le=4)
-    """Factor on all channel numbers."""
+    """Factor on all numbers of channels."""
     whitened: bool = False
     """Features are averaged over mirrored and moved views, centred, and partially whitened by the training classes: in
     a pre-training its last stage, elsewhere for backbones that were pre-trained with it."""
     pretrained: Path | None = None
     """Run folder of `e3bm pretrain`, or a .safetensors file of `e3bm import-weights`, to take the weights from."""
     adapt: Literal["frozen", "scale_shift", "full"] = "frozen"
-    """What the outer loop trains of it: nothing (features are computed once), scale and shift, or everything."""
+    """Which part the outer loop trains: nothing (features are computed once), scale and shift, or everything."""
     batchnorm: Literal["batch", "running", "batch_then_running", "per_step"] = "running"
-    """Statistics in use: each pass's own; running averages, frozen; each pass's own in training and their running
-    averages at test (MTL as published); or running averages of each inner step (MAML)."""
+    """Which statistics normalise: those of each pass; frozen running averages; those of each pass in training and their
+    running averages at test (MTL as published); or running averages of each inner step (MAML)."""
 
     @property
     def title(self) -> str:
@@ -79,17 +79,17 @@ class HyperpriorSettings(Settings):
     weight: Literal["last", "equal", "learned", "frozen", "generated"] = "last"
     """v: only the last epoch, all equal, learned, taken from another run and frozen, or generated for each task."""
     frozen_from: Path | None = None
-    """Run folder that learned the values which 'frozen' uses."""
+    """Run folder whose learned values 'frozen' uses."""
     weight_start: Literal["last", "equal"] = "equal"
-    """v' before training, where it is learned or generated: (0,..,0,1) or 1/M."""
+    """v' before training, if it is learned or generated: (0,..,0,1) or 1/M."""
     generator: Literal["fc", "lstm"] = "lstm"
-    """A layer of its own for each epoch, or an LSTM over epochs."""
+    """A separate layer for each epoch, or an LSTM over epochs."""
     setting: Setting = "inductive"
     """Whether the generator also sees the unlabelled queries."""
     summary: Literal["stats", "class_mean", "flat", "rms"] = "stats"
-    """How the gradient is shown to the generator."""
+    """Which summary of the gradient the generator sees."""
     embedding: bool = False
-    """Whether the mean embedding is shown too (not with 'stats', which replaces it)."""
+    """Whether the generator also sees the mean embedding (not with 'stats', which replaces it)."""
     mixing: Literal["scaled", "shifted", "residual", "convex", "literal"] = "scaled"
     """How base value and generated difference combine; with 'shifted' votes may start at zero."""
     mixing_fraction: float = Field(default=1e-4, gt=0, lt=1)
@@ -105,7 +105,7 @@ class HyperpriorSettings(Settings):
     detach: bool = False
     """Stop gradients at the generator's inputs."""
     familiar: bool = False
-    """Go back to the fixed alpha and v of before training on tasks unlike those of training (with 'stats')."""
+    """Return to the fixed alpha and v from before training on tasks unlike those of training (with 'stats')."""
     kl: float = Field(default=0.0, ge=0)
     """Coefficient of the KL term between generated and base values."""
 
@@ -132,17 +132,17 @@ class OptimiserSettings(Settings):
     kind: Literal["adam", "sgd"] = "adam"
     """SGD has Nesterov momentum 0.9."""
     steps: int = Field(default=1000, ge=1)
-    """Meta-steps in all."""
+    """Total number of meta-steps."""
     tasks: int = Field(default=4, ge=1)
     """Tasks in a meta-batch, over all processes."""
     theta: float = Field(default=1e-3, ge=0)
-    """Learning rate of what a method has beside its encoder: where learners start, or all of an adapted network."""
+    """Learning rate of everything but the encoder: where learners start, or all weights of an adapted network."""
     encoder: float = Field(default=1e-4, ge=0)
     """Learning rate of scale, shift and BatchNorm, or of a fully trained backbone."""
     psi_rate: float = Field(default=1e-3, ge=0)
-    """Learning rate of the generator of alpha (of the joint generator, too)."""
+    """Learning rate of the generator of alpha, or of both alpha and v."""
     psi_weight: float = Field(default=1e-3, ge=0)
-    """Learning rate of the generator of v, where it is separate."""
+    """Learning rate of the generator of v, if it is separate."""
     base_rate: float = Field(default=1e-3, ge=0)
     """Learning rate of alpha'."""
     base_weight: float = Field(default=1e-3, ge=0)
@@ -150,21 +150,21 @@ class OptimiserSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 decay on everything that is trained."""
     schedule: Literal["constant", "step", "milestones", "cosine"] = "constant"
-    """How learning rates fall."""
+    """How learning rates decrease."""
     step_every: int = Field(default=1000, ge=1)
-    """Meta-steps between falls of the 'step' schedule."""
+    """Meta-steps between decreases in the 'step' schedule."""
     milestones: tuple[int, ...] = ()
-    """Meta-steps at which rates fall in the 'milestones' schedule."""
+    """Meta-steps at which learning rates decrease in the 'milestones' schedule."""
     step_factor: float = Field(default=0.5, gt=0, le=1)
-    """Factor of each fall."""
+    """Factor of each decrease."""
     factors: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
-    """Factors of the falls at the milestones where they are not all the same; unset: step_factor."""
+    """One factor for each milestone, if they differ; unset: step_factor for all."""
     clip: float | None = Field(default=10.0, gt=0)
-    """Bound on the norm of all gradients together; unset: none."""
+    """Upper bound on the norm of all gradients together; unset: none."""
     clip_each: float | None = Field(default=None, gt=0)
-    """Bound on the norm of each tensor's gradient, as TADAM was published with; unset: none."""
+    """Upper bound on the norm of each tensor's gradient, as in published TADAM; unset: none."""
     clip_elements: float | None = Field(default=None, gt=0)
-    """Bound on every element of the gradient, as MAML was published with; unset: none."""
+    """Upper bound on every element of the gradient, as in published MAML; unset: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -183,11 +183,11 @@ class ValidationSettings(Settings):
     every: int = Field(default=250, ge=1)
     """Meta-steps between validations."""
     episodes: int = Field(default=200, ge=1)
-    """The same fixed episodes every time."""
+    """Number of episodes, the same ones at every validation."""
     ways: int | None = Field(default=None, ge=2)
-    """Classes in an episode where it is not as in training, such as for a training with many."""
+    """Classes in a validation episode; unset: as in training."""
     shots: int | None = Field(default=None, ge=1)
-    """Labelled examples per class where it is not as in training."""
+    """Labelled examples per class in a validation episode; unset: as in training."""
 
     def episode(self, trained: EpisodeSettings) -> EpisodeSettings:
         """The shape of validation episodes, given that of training."""
@@ -195,16 +195,16 @@ class ValidationSettings(Settings):
 
 
 class MachineSettings(Settings):
-    """Where it runs; none of this changes what is computed, up to rounding."""
+    """Where it runs; results do not depend on these settings, up to rounding."""
 
     device: Literal["cpu", "cuda", "mps"] = "cpu"
     """cuda (with nccl between processes) and mps are untested."""
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
-    """bfloat16 is autocast around a backbone that is trained (not in MAML); on cuda and mps it is untested."""
+    """bfloat16 means autocast around a backbone that is being trained (not in MAML); untested on cuda and mps."""
     threads: int = Field(default=1, ge=1)
     """Threads per process; for small tasks two processes beat two threads."""
     engine: Literal["torch", "fabric"] = "torch"
-    """Who brings processes together: torch as torchrun starts it, or Lightning Fabric, which knows SLURM as well."""
+    """What connects processes: torch, started by torchrun, or Lightning Fabric, which also supports SLURM."""
 
 
 class TrainSettings(Settings):
@@ -213,11 +213,11 @@ class TrainSettings(Settings):
     data: DataSettings = DataSettings()
     episode: EpisodeSettings = EpisodeSettings()
     tasks: Literal["all", "cross-fitted"] = "all"
-    """Classes of training episodes: all training classes, or for each task only classes that the backbone of its
-    features was pre-trained without (`e3bm pretrain --folds K`), as the classes of a test are."""
+    """Classes of training episodes: all training classes, or for each task only classes that its backbone was not
+    pre-trained on (`e3bm pretrain --folds K`), just as test classes are new to it."""
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[MethodSettings] = Field(default_factory=lambda: _method_of({}))
-    """Which method, and its own options; its file in `e3bm.methods` has them."""
+    """Which method, and its own options."""
     hyperprior: HyperpriorSettings = HyperpriorSettings()
     optimiser: OptimiserSettings = OptimiserSettings()
     validation: ValidationSettings = ValidationSettings()
@@ -308,13 +308,13 @@ class PretrainSettings(Settings):
     weight_decay: float = Field(default=5e-4, ge=0)
     """L2 decay."""
     schedule: Literal["one_cycle", "step", "warmup_step"] = "one_cycle"
-    """One cycle up and down; falls by step_factor every step_every epochs; or the latter after a linear warm-up."""
+    """One cycle up and down; decreases by step_factor every step_every epochs; or the latter after a linear warm-up."""
     warmup: int = Field(default=0, ge=0)
-    """Steps of warm-up of 'warmup_step'."""
+    """Warm-up steps of the schedule 'warmup_step'."""
     step_every: int = Field(default=30, ge=1)
-    """Epochs between falls."""
+    """Epochs between decreases."""
     step_factor: float = Field(default=0.2, gt=0, le=1)
-    """Factor of each fall."""
+    """Factor of each decrease."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target spread over all classes."""
     episode: EpisodeSettings = EpisodeSettings()
@@ -326,7 +326,7 @@ class PretrainSettings(Settings):
     seed: int = Field(default=0, ge=0)
     """Initial values, order and augmentation."""
     left_out: tuple[int, int] | None = None
-    """Train without part I of K of the training classes (whole super-classes, where the data set has such); `--folds K`
+    """Train without part I of K of the training classes (whole super-classes, if the data set has them); `--folds K`
     makes one such run for every part."""
 
     @model_validator(mode="after")
@@ -342,11 +342,11 @@ class TestSettings(Settings):
     __test__ = False  # not a test class
 
     dataset: str | None = None
-    """Another data set than in training; unset: the run's own."""
+    """Data set to test on; unset: that of training."""
     folder: Path | None = None
     """Folder of prepared data sets; unset: the variable E3BM_DATA, then the user's cache folder."""
     recipe: str | None = None
-    """Another treatment of images than in training; unset: the run's own."""
+    """How images are treated; unset: as in training."""
     split: Split = "test"
     """Which classes."""
     ways: int | None = Field(default=None, ge=2)

@@ -23,16 +23,16 @@ class Options:
     (v1-v5); hyperprior: FC or LSTM, inductive or transductive, and none; tuning: the method alone
     and with E3BM at several rates; choices: one thing changed at a time, from learning rates to M."""
     run: Path
-    """Folder for all arms and the report; the same folder again continues, and studies share what they can."""
+    """Folder for all arms and the report; naming it again continues, and studies share runs where they can."""
     settings: Annotated[TrainSettings, tyro.conf.arg(name="")]
     seeds: int = 1
-    """Every arm is trained with seeds 0, 1, .."""
+    """Number of seeds (0, 1, ..) with which every arm is trained."""
     episodes: int = 600
     """Test episodes, the same for all arms."""
     split: Literal["val", "test"] = "test"
     """Classes for these episodes; choices between arms are made on val."""
     budget: str = ""
-    """Time for training, such as 30m or 2h; what is unfinished then is tested as it is and can be continued."""
+    """Time for training, such as 30m or 2h; unfinished runs are then tested as they are and can be continued."""
     workers: int = 1
     """Models trained at the same time, one process each."""
     keep: Path | None = None

@@ -27,9 +27,9 @@ class Options:
     split: str = "test"
     """test or val."""
     against: str = ""
-    """Part of the name of the method (and backbone) that differences are taken to; unset: the best one."""
+    """Part of the name of the method (and backbone) that all others are compared with; unset: the best one."""
     queries: Literal["even", "uneven"] = "even"
-    """Results on episodes with as many queries of every class, or those on uneven ones (`e3bm test --query-shares`)."""
+    """Results on episodes with equal or unequal numbers of queries per class (`e3bm test --query-shares`)."""
     ablations: bool = False
     """Also ablations of alpha and v."""
     results: Path = Path("results")
@@ -37,7 +37,7 @@ class Options:
     runs: tuple[Path, ...] = ()
     """Further run folders, or folders of them."""
     figure: Path | None = None
-    """A .png or .svg file for accuracy over seconds of training; with several --shots one each (FILE-1shot, ..)."""
+    """A .png or .svg file for a plot of accuracy over training time; with several --shots one each (FILE-1shot, ..)."""
     markdown: bool = False
     """Print Markdown."""
     json: bool = False
@@ -55,7 +55,10 @@ def _name_the_missing(found: "list[list[Result]]", options: Options) -> None:
             command = f"e3bm test {path} --dataset {first.dataset} --split {first.split} --episodes {first.episodes} "
             command += f"--ways {first.ways} --shots {first.shots} --queries {first.queries}"
             command += "" if first.query_shares is None else f" --query-shares {first.query_shares}"
-            show(f"{path} is in no table: it was not tested on these episodes; run: {command}", file=sys.stderr)
+            show(
+                f"{path} is not in any table because it was not tested on these episodes; run: {command}",
+                file=sys.stderr,
+            )
 
 
 def run(words: Sequence[str]) -> int:

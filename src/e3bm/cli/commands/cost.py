@@ -11,11 +11,11 @@ class Options:
     """What to print."""
 
     preset: str = ""
-    """Time and memory of this preset beside its method alone, measured now; unset: parameters of all systems."""
+    """Measure time and memory of this preset and of its method alone now; unset: parameters of all systems."""
     repeats: int = 5
     """With --preset: how often everything is timed."""
     skip_training: bool = False
-    """With --preset: time the test only; training steps of a large backbone take long."""
+    """With --preset: time only the test; training steps of a large backbone take a long time."""
     json: bool = False
     """A list of {system, backbone, parameters, e3bm_parameters, percent, note}, with --preset also times and memory."""
 

@@ -21,15 +21,15 @@ class Options:
     folder: Path | None = None
     """Folder of prepared data sets; unset: the variable E3BM_DATA, then the user's cache folder."""
     clean: bool = False
-    """Show what the folder holds and how much that is."""
+    """Show what the folder holds and how large it is."""
     remove: bool = False
-    """Free it: all of it, or what is named."""
+    """Delete it: everything, or only what is named."""
     json: bool = False
     """Print as JSON."""
 
 
 def run(words: Sequence[str]) -> int:
-    about = "Known data sets, where they are looked for, and what is there."
+    about = "Known data sets, where they are expected, and which are there."
     options = parse(Options, words, "datasets", about)
     from e3bm.data.inspect.catalogue import clean_cache, known_datasets
 

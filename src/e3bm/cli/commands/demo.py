@@ -13,9 +13,9 @@ class Options:
     """How much, and where."""
 
     size: Literal["tiny", "small", "full"] = "small"
-    """tiny: to see that it works; small: minutes; full: a careful run, hours."""
+    """tiny: shows that it works; small: takes minutes; full: a careful run that takes hours."""
     run: Path = Path("runs/demo")
-    """Folder for all runs and the report; the same folder again continues or repeats."""
+    """Folder for all runs and the report; naming it again continues an unfinished demo."""
     workers: int = 2
     """Models trained at the same time, one process each."""
     json: bool = False

@@ -25,7 +25,7 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
-    about = "What a data file or folder is, whether it is whole, and what to run next."
+    about = "What a data file or folder contains, whether it is complete, and what to run next."
     options = parse(Options, words, "doctor", about)
     from e3bm.data.inspect.doctor import doctor
 
@@ -42,7 +42,8 @@ def run(words: Sequence[str]) -> int:
     for finding in report.findings:
         show(f"  {finding}")
     across = report.duplicate_groups_across_splits
-    show(f"  duplicates: {report.duplicate_groups} groups, {across} across splits")
+    groups = f"{report.duplicate_groups} group{'s' * (report.duplicate_groups != 1)}"
+    show(f"  duplicates: {groups}, {across} across splits")
     for broken in report.unreadable:
         show(f"  unreadable: {broken.path}: {broken.reason}")
     show(f"next: {report.advice}")

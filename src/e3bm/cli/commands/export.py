@@ -17,11 +17,11 @@ class Options:
     """Which model, and where it goes."""
 
     model: Annotated[Path, tyro.conf.Positional]
-    """A file of `e3bm fit`."""
+    """A model file made by `e3bm fit`."""
     onnx: Path
     """The ONNX file to write."""
     backbone: str | None = None
-    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    """Run folder or transformers:NAME, if the model file does not contain its backbone."""
     json: bool = False
     """Print path, bytes, input shape, preprocessing, classes and the difference to Python as JSON."""
 

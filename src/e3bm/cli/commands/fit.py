@@ -27,17 +27,17 @@ class Options:
     backbone: str | None = None
     """lite0 (unset; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, a run folder, or transformers:NAME."""
     pipeline: str | None = None
-    """What photos go through, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
+    """Preprocessing of photos, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
     recall: float = 0.95
     """Share of photos of the classes that should not be called unknown."""
     prior: Path | None = None
-    """A prior of one's own; unset: the one that comes with the package."""
+    """Your own prior, made by `e3bm train-prior`; unset: the one that comes with the package."""
     skip_unreadable: bool = False
-    """Go on without photos that cannot be read, and name them."""
+    """Continue without photos that cannot be read, and name them."""
     drop_support: bool = False
     """Keep nothing that belongs to a single photo: the file is smaller, and its classes cannot be changed later."""
     force: bool = False
-    """Replace a model file that exists already."""
+    """Replace an existing model file."""
     json: bool = False
     """Print classes, left-out accuracy, doubtful labels and notes as JSON."""
 

@@ -19,7 +19,7 @@ class Options:
     file: Annotated[Path, tyro.conf.Positional]
     """A published checkpoint (.pth, .pt, .tar, .safetensors); nothing in it is run."""
     backbone: str | None = None
-    """Name of our backbone; unset: the one that fits is found."""
+    """Name of our backbone; unset: whichever fits."""
     out: Path | None = None
     """The .safetensors file to write; unset: beside the checkpoint."""
     width: float = 1.0
@@ -29,7 +29,7 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
-    about = "Published backbone weights into ours, saying exactly what matched and what did not."
+    about = "Convert published backbone weights into ours, and say exactly what matched and what did not."
     options = parse(Options, words, "import-weights", about)
     from e3bm.runs.import_weights import import_weights
 

@@ -29,17 +29,17 @@ class Options:
     """Which model, and which photos."""
 
     model: Annotated[Path, tyro.conf.Positional]
-    """A file of `e3bm fit`."""
+    """A model file made by `e3bm fit`."""
     paths: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Photos, folders of photos, or - for a list of paths on stdin, one a line."""
+    """Photos, folders of photos, or - to read paths from stdin, one per line."""
     coverage: float | None = None
-    """Also print, for every photo, a set of classes that should hold the right one in this share of cases."""
+    """Also print, for every photo, a set of classes that should contain the right one in this share of cases."""
     recall: float | None = None
     """Share of photos of the classes that should not be called unknown; unset: what the model was fitted with."""
     backbone: str | None = None
-    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    """Run folder or transformers:NAME, if the model file does not contain its backbone."""
     transductive: bool = False
-    """Use all photos together (SIB+E3BM): better with many of them, and then each prediction depends on the others."""
+    """Use all photos together (SIB+E3BM): better with many photos, but each prediction then depends on the others."""
     json: bool = False
     """Print a list with one object per photo: its path and the fields of a prediction."""
     csv: bool = False

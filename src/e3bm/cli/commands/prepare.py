@@ -29,15 +29,15 @@ class Options:
     image_size: int | None = None
     """Pixels of a side to store; unset: the data set's own (84 for a folder of yours)."""
     seed: int = 0
-    """Of the class split of a folder that has none."""
+    """Seed of the class split, for a folder without one."""
     allow_other_counts: bool = False
-    """Go on when classes or images are missing from the published number."""
+    """Continue even if the numbers of classes or images differ from the published ones."""
     json: bool = False
     """Print what was made as JSON."""
 
 
 def run(words: Sequence[str]) -> int:
-    about = "Any known form of a data set into one packed folder; resumes, and does nothing twice."
+    about = "Turn any known form of a data set into one packed folder; an interrupted run continues where it stopped."
     options = parse(Options, words, "prepare", about)
     from e3bm.data.read.prepare import prepare
 

@@ -20,10 +20,10 @@ class Options:
     """Run folder; naming the folder of an unfinished run continues it."""
     settings: Annotated[PretrainSettings, tyro.conf.arg(name="")]
     folds: int = 0
-    """Train so many more backbones, each without one part of the training classes, for `e3bm train --tasks
+    """Train this many additional backbones, each without one part of the training classes, for `e3bm train --tasks
     cross-fitted`; a finished run gets them without being trained again."""
     tensorboard: bool = False
-    """Show the same numbers in TensorBoard: in the run's folder `tensorboard`."""
+    """Also log to TensorBoard, in the folder `tensorboard` of the run."""
     json: bool = False
     """Print the best validation as JSON."""
 

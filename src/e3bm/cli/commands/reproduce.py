@@ -25,9 +25,9 @@ class Options:
     results: Path = Path("results")
     """Folder of kept runs: what is printed comes from here."""
     keep: tuple[Path, ...] = ()
-    """Measured run folders to copy into the results first: what must last of them, in a small form."""
+    """Tested run folders to add to the results first, in a compact form."""
     budget: str = ""
-    """Run what is missing, training for so long in all, such as 30m or 2h; unfinished runs are tested as they are."""
+    """Run what is missing, with this much training time, such as 30m or 2h; unfinished runs are tested as they are."""
     run_missing: bool = False
     """Run what is missing, however long it takes."""
     runs: Path = Path("runs")

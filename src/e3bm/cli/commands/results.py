@@ -16,7 +16,7 @@ class Options:
     """What is done with the folder of kept results."""
 
     action: Annotated[Literal["list", "add", "unpack", "check"], tyro.conf.Positional]
-    """list: what is kept; add: keep tested run folders; unpack: make run folders of what is kept; check: compare every
+    """list: what is kept; add: keep tested run folders; unpack: make run folders from it; check: compare every
     file with the manifest, and every accuracy with the answers behind it."""
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """add: run folders; unpack: places such as fc100/NAME; list: a group, or how the places of runs begin."""
@@ -33,7 +33,7 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
-    about = "Kept results: every number of many runs in a few files; run folders go in and come out again."
+    about = "Kept results: all numbers of many runs in a few files; add run folders, or unpack them again."
     options = parse(Options, words, "results", about)
     if options.action in ("add", "unpack") and not options.names:
         raise SettingsError(f"Name at least one run to {options.action}.")
