@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test test-elsewhere mutants check bench wheel wheel-demo clean
+.PHONY: install demo test test-elsewhere mutants check bench site wheel wheel-demo container-steps clean
 
 install: $(STAMP)
 
@@ -45,6 +45,14 @@ check: install
 bench: install
 	$(BIN)/python -m benchmarks --out results/bench
 
+# The documentation as pages with a search that works offline: open site/index.html.
+site: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The steps of the Dockerfile in an empty environment, as far as a machine without Docker can take them.
+container-steps: install
+	$(BIN)/python scripts/container_steps.py
+
 wheel: install
 	rm -rf dist
 	$(BIN)/python -m build --quiet --wheel
@@ -57,4 +65,4 @@ wheel-demo: wheel
 	venv/bin/e3bm demo --size tiny --run $$place/demo; rm -rf $$place
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

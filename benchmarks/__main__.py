@@ -34,6 +34,7 @@ ORDER = (
     "pipeline",
     "growth",
     "startup",
+    "photos",
     "throughput",
     "peers",
     "systems",

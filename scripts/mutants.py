@@ -4,14 +4,18 @@
     python scripts/mutants.py --only core/ --only sampler      # those whose file or name has one of the words
     python scripts/mutants.py --sample 10 --seed 3             # ten of them, drawn
     python scripts/mutants.py --out results/mutants.json       # and keep what was found
+    python scripts/mutants.py --out results/mutants.json --go-on --minutes 10     # in portions
 
 A mutant changes one place of one file. It is killed if one of its tests fails, or does not end in time. Survivors are
 printed; the script fails if fewer than RATE of the mutants that ran were killed, or if one survives unexplained.
+With ``--go-on``, mutants whose outcome the file holds already are not run again; those that were changed are.
 """
 
 import argparse
 import ast
+import hashlib
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -28,6 +32,7 @@ from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "scripts" / "mutants.toml"
@@ -68,6 +73,11 @@ class Mutant:
     @property
     def name(self) -> str:
         return f"{self.path}: {self.note or f'{self.old.strip()} -> {self.new.strip()}'}"
+
+    @property
+    def change(self) -> str:
+        """A short digest of what is changed, whatever the mutant is called."""
+        return hashlib.sha256("\0".join((self.path, self.old, self.new)).encode()).hexdigest()[:8]
 
     def applied(self, source: str) -> str:
         """The file with the defect; it must fit in exactly one place and still be Python."""
@@ -160,27 +170,41 @@ def _selections(mutants: Sequence[Mutant]) -> dict[tuple[str, ...], str]:
     return {tests: "" if "" in each else " or ".join(sorted(each)) for tests, each in words.items()}
 
 
-def run(mutants: Sequence[Mutant], workers: int, trusted: bool) -> Iterator[tuple[Mutant, str]]:
-    """What became of each, in order; before that all tests must pass in an unchanged copy, if they are not trusted."""
+def run(
+    mutants: Sequence[Mutant], workers: int, trusted: bool, minutes: float = math.inf
+) -> Iterator[tuple[Mutant, str]]:
+    """What became of each, in order, until time is up.
+
+    Before the first mutant with certain tests, these must pass in an unchanged copy, if they are not trusted.
+    """
+    end, selections, passed, checking = time.monotonic() + 60 * minutes, _selections(mutants), set(), Lock()
     with TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
         trees: SimpleQueue[Path] = SimpleQueue()
         for number in range(workers):
             (Path(folder) / str(number)).mkdir()
             trees.put(copied(Path(folder) / str(number)))
 
-        def one(mutant: Mutant) -> str:
+        def check(tree: Path, tests: tuple[str, ...]) -> None:
+            if tests not in passed:
+                if exit_code(tree, tests, selections[tests], seconds=10 * SECONDS) != PASSED:
+                    raise SystemExit(f"{' '.join(tests)}: these tests do not pass in an unchanged copy.")
+                passed.add(tests)
+
+        def one(mutant: Mutant) -> str | None:
             tree = trees.get()
             try:
+                if time.monotonic() > end:
+                    return None
+                with checking:
+                    if not trusted:
+                        check(tree, mutant.tests)
                 return outcome(tree, mutant)
             finally:
                 trees.put(tree)
 
-        print(f"{len(mutants)} mutants{'' if trusted else '; first their tests without any'} ...", flush=True)
-        for tests, selected in [] if trusted else _selections(mutants).items():
-            if exit_code(tree := trees.get(), tests, selected, seconds=10 * SECONDS) != PASSED:
-                raise SystemExit(f"{' '.join(tests)}: these tests do not pass in an unchanged copy.")
-            trees.put(tree)
-        yield from zip(mutants, pool.map(one, mutants), strict=True)
+        for mutant, found in zip(mutants, pool.map(one, mutants), strict=True):
+            if found is not None:
+                yield mutant, found
 
 
 def chosen(mutants: Sequence[Mutant], only: Sequence[str], sample: int | None, seed: int) -> list[Mutant]:
@@ -188,19 +212,23 @@ def chosen(mutants: Sequence[Mutant], only: Sequence[str], sample: int | None, s
     return found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
 
 
-def keep(path: Path, outcomes: dict[str, str]) -> None:
-    """Merge what was found into a file; mutants that are not in the list any more leave it."""
-    known = (json.loads(path.read_text())["outcomes"] if path.exists() else {}) | outcomes
-    merged = {mutant.name: known[mutant.name] for mutant in listed() if mutant.name in known}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    survived = [name for name, found in merged.items() if found == "survived"]
-    record = {
-        "commit": commit.stdout.strip(),
-        "mutants": len(merged),
-        "killed": len(merged) - len(survived),
-        "outcomes": merged,
-    }
-    path.write_text(json.dumps(record, indent=1) + "\n")
+def kept(path: Path, mutants: Sequence[Mutant]) -> dict[str, dict[str, str]]:
+    """What a file tells of mutants that are still the same."""
+    known = json.loads(path.read_text())["outcomes"] if path.exists() else {}
+    same = (one for one in mutants if known.get(one.name, {}).get("change") == one.change)
+    return {one.name: known[one.name] for one in same}
+
+
+def keep(path: Path, mutants: Sequence[Mutant], mutant: Mutant, found: str) -> None:
+    """Put an outcome, and the commit it is of, into a file; mutants that are not in the list any more leave it."""
+    ask = ["git", "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    known = kept(path, mutants)
+    known[mutant.name] = {"outcome": found, "change": mutant.change, "commit": commit}
+    killed = sum(one["outcome"] != "survived" for one in known.values())
+    lines = [f" {json.dumps(one.name)}: {json.dumps(known[one.name])}" for one in mutants if one.name in known]
+    head = f'{{"mutants": {len(known)}, "killed": {killed}, "outcomes": {{\n'
+    path.write_text(head + ",\n".join(lines) + "\n}}\n")
 
 
 def main() -> int:
@@ -212,26 +240,33 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="how many at a time")
     parser.add_argument("--trusted", action="store_true", help="the tests have just passed: do not run them first")
     parser.add_argument("--out", type=Path, help="file to keep the outcomes in")
+    parser.add_argument("--go-on", action="store_true", help="leave out those whose outcome is in the file")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin with none after so long")
     settings = parser.parse_args()
     # Nothing of this machine's data: what kills a mutant must be the same everywhere.
     os.environ.pop("E3BM_TEST_DATA", None)
     os.environ["OMP_NUM_THREADS"] = "1"
-    mutants = chosen(listed(settings.list), settings.only, settings.sample, settings.seed)
-    started, outcomes, unexplained = time.monotonic(), {}, []
-    for mutant, found in run(mutants, settings.workers, settings.trusted):
+    every = listed(settings.list)
+    mutants, outcomes = chosen(every, settings.only, settings.sample, settings.seed), {}
+    if settings.go_on and settings.out is not None:
+        outcomes = {name: one["outcome"] for name, one in kept(settings.out, mutants).items()}
+    left, started = [mutant for mutant in mutants if mutant.name not in outcomes], time.monotonic()
+    print(f"{len(left)} mutants to run, {len(outcomes)} of {len(mutants)} known ...", flush=True)
+    for mutant, found in run(left, settings.workers, settings.trusted, settings.minutes):
         outcomes[mutant.name] = found
         print(f"{found:>9}  {mutant.name}", flush=True)
         if settings.out is not None:
-            keep(settings.out, outcomes)
-        if found == "survived" and not mutant.survives:
-            unexplained.append(mutant.name)
-    seconds = time.monotonic() - started
-    killed = sum(found != "survived" for found in outcomes.values())
-    print(f"\n{killed} of {len(outcomes)} killed in {seconds / 60:.1f} minutes; survivors:")
-    for mutant in mutants:
-        if outcomes[mutant.name] == "survived":
-            print(f"  {mutant.name}\n    {mutant.survives or 'UNEXPLAINED'}")
-    return 0 if killed >= RATE * len(outcomes) and not unexplained else 1
+            keep(settings.out, every, mutant, found)
+    minutes = (time.monotonic() - started) / 60
+    survivors = [mutant for mutant in mutants if outcomes.get(mutant.name) == "survived"]
+    killed = len(outcomes) - len(survivors)
+    print(f"\n{killed} of {len(outcomes)} killed in {minutes:.1f} minutes; survivors:")
+    for mutant in survivors:
+        print(f"  {mutant.name}\n    {mutant.survives or 'UNEXPLAINED'}")
+    if len(outcomes) < len(mutants):
+        print(f"{len(mutants) - len(outcomes)} are still to be run.")
+    explained = all(mutant.survives for mutant in survivors)
+    return 0 if explained and len(outcomes) == len(mutants) and killed >= RATE * len(outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from e3bm.errors import SettingsError
+from e3bm.methods import METHODS
 from e3bm.paper.printed import cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
 from e3bm.paper.side_by_side import Row
@@ -57,6 +58,8 @@ def _table(name: str, old: str) -> str:
     }
     if name in makers:
         return makers[name]()
+    if name.startswith("measured "):
+        return _measured_table(METHODS[name.removeprefix("measured ")].settings.title)
     if name.startswith("study "):
         place, _, elsewhere = name.removeprefix("study ").partition(" ")
         kept = entries(KeptResults(RESULTS).runs(f"study/{place}"))
@@ -83,6 +86,26 @@ def _systems_table(shots: int, *, uneven: bool) -> str:
     kept = [place for place, name in enumerate(table.columns) if name not in ("Parameters", "Run")]
     rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
     return Table(tuple(table.columns[place] for place in kept), rows, table.caption, table.notes).markdown()
+
+
+def _measured_table(title: str) -> str:
+    """What the table of all methods has of one method, one and five shots."""
+    rows = []
+    for shots in SHOTS:
+        named = [found for found in _compared(shots, uneven=False) if found.method.removesuffix("+E3BM") == title]
+        if named:
+            table = comparison_table([*named, _yardstick(shots)])
+            kept = [place for place, column in enumerate(table.columns) if column not in ("Parameters", "Run")]
+            rows += [(Cell(str(shots), number=True), *(row[place] for place in kept)) for row in table.rows[:-1]]
+    if not rows:
+        return "Not measured yet.\n"
+    columns = ("Shots", *(table.columns[place] for place in kept))
+    note = "Differences are to the nearest class mean on whitened features; *: the 95 % interval excludes zero."
+    return Table(columns, tuple(rows), "", (note,)).markdown()
+
+
+def _yardstick(shots: int) -> Result:
+    return next(found for found in _compared(shots, uneven=False) if found.paired_with is None)
 
 
 def _rows(target: str) -> list[Row]:

@@ -1,13 +1,14 @@
-"""Print as Markdown what `measure_classifier.py` found; --long prints every number of every classifier."""
+"""Print as Markdown what `measure_classifier.py` found: tables of cells for each data set and question."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from classifier_measure import kept
 
 Row = dict[str, Any]
+Cell = tuple[int, int]
 OURS = "E3BMClassifier"
 
 
@@ -18,67 +19,111 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return "\n".join([show(first), "|---" * len(first) + "|", *map(show, lines)])
 
 
-def long(rows: list[Row]) -> str:
-    """Every number of every classifier."""
-    lines = []
-    for row in rows:
-        line = [
-            str(row["shots"]), row["method"], f"{row['accuracy']:.2f} ± {row['ci']:.2f}", f"{row['nll']:.3f}",
-            f"{row['ece']:.1f}",
-        ]  # fmt: skip
-        ours = row.get("ours_minus_this")
-        other = [f"{ours['accuracy']:+.2f} ± {ours['ci']:.2f}", f"{ours['nll']:+.3f}"] if ours else ["", ""]
-        lines.append(line + other)
-    return table(
+def by_shots(first: str, names: Sequence[str], shots: Sequence[int], show: Callable[[str, int], str]) -> str:
+    """A line for each name, a column for each number of shots."""
+    head = [first, *(f"{each} shot{'s' * (each > 1)}" for each in shots)]
+    return table(head, ([name, *(show(name, each) for each in shots)] for name in names))
+
+
+def compared(rows: list[Row], ways: int) -> str:
+    """Accuracy, difference and calibration of every classifier in the cells of a number of ways."""
+    own = {(row["method"], row["shots"]): row for row in rows if row["ways"] == ways}
+    names, shots = list(dict.fromkeys(name for name, _ in own)), sorted({shots for _, shots in own})
+    cell = lambda show: lambda name, each: show(own[name, each]) if (name, each) in own else ""
+    difference = lambda row: (
+        f"{row['ours_minus_this']['accuracy']:+.2f} ± {row['ours_minus_this']['ci']:.2f}"
+        if "ours_minus_this" in row
+        else ""
+    )
+    return "\n\n".join(
         [
-            "shots",
-            "classifier",
-            "accuracy %",
-            "NLL",
-            "ECE %",
-            "difference in accuracy",
-            "in NLL",
-        ],
-        lines,
+            f"{ways} ways, accuracy %:",
+            by_shots("classifier", names, shots, cell(lambda row: f"{row['accuracy']:.2f} ± {row['ci']:.2f}")),
+            "Ours, each query alone, minus the row:",
+            by_shots("classifier", [name for name in names if name != OURS], shots, cell(difference)),
+            "ECE %, and NLL in brackets:",
+            by_shots("classifier", names, shots, cell(lambda row: f"{row['ece']:.1f} ({row['nll']:.3f})")),
+        ]
     )
 
 
-def by_shots(rows: list[Row], show: Any) -> str:
-    """A line for each classifier, a column for each number of shots."""
-    shots = sorted({row["shots"] for row in rows})
-    found = {(row["method"], row["shots"]): show(row) for row in rows}
-    names = list(dict.fromkeys(row["method"] for row in rows))
-    head = ["classifier", *(f"{each} shot{'s' * (each > 1)}" for each in shots)]
-    return table(head, ([name, *(found.get((name, each), "") for each in shots)] for name in names))
+def short(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """Every cell of ours in one line: accuracy, what it says of itself, ECE, and what is behind the best rival."""
+    lines = []
+    for name in names:
+        rows = found[name]["rows"]
+        for ways, shots in sorted({(row["ways"], row["shots"]) for row in rows}):
+            own = {row["method"]: row for row in rows if (row["ways"], row["shots"]) == (ways, shots)}
+            rivals = [
+                row for row in own.values() if row["setting"] == "inductive" and "last epoch" not in row["method"]
+            ]
+            best = max((row for row in rivals if row["method"] != OURS), key=lambda row: row["accuracy"])
+            ours, ahead = own[OURS], best["ours_minus_this"]
+            lines.append(
+                [
+                    name, str(ways), str(shots), f"{ours['accuracy']:.2f} ± {ours['ci']:.2f}", f"{ours['says']:.1f}",
+                    f"{ours['ece']:.1f}", best["method"], f"{ahead['accuracy']:+.2f} ± {ahead['ci']:.2f}",
+                    f"{best['ece']:.1f}",
+                ]
+            )  # fmt: skip
+    head = ["data", "ways", "shots", "accuracy %", "says %", "ECE %", "best rival", "ours minus it", "its ECE %"]
+    return table(head, lines)
 
 
-def difference(row: Row) -> str:
-    """How far ours, each query alone, is ahead on the same episodes."""
-    ours = row.get("ours_minus_this")
-    return f"{ours['accuracy']:+.2f} ± {ours['ci']:.2f}" if ours else ""
+def flags(found: dict[str, kept.Part], names: Sequence[str], columns: dict[str, tuple[str, str]]) -> str:
+    """A line for each cell, with some of its numbers of trust: the head of a column to (part, number)."""
+    lines = []
+    for name in names:
+        cells = sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"]))
+        for cell in cells:
+            parts = [cell.get("trust", {}).get(part, {}).get(number) for part, number in columns.values()]
+            if any(part is not None for part in parts):
+                shown = ["" if part is None else f"{part:.1f}" for part in parts]
+                lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
+    return table(["data", "ways", "shots", *columns], lines)
+
+
+UNKNOWN = {
+    "known kept %": ("unknown", "kept_known"),
+    "unknown rejected %": ("unknown", "rejected_unknown"),
+    "AUROC %": ("unknown", "auroc"),
+    "of the largest probability": ("unknown", "auroc_of_largest_probability"),
+}
+DOUBTFUL = {
+    "wrong label pointed out %": ("doubtful_labels", "found_wrong_label"),
+    "named first %": ("doubtful_labels", "named_first"),
+    "right labels pointed out %": ("doubtful_labels", "right_labels_pointed_out"),
+}
+SETS = {
+    f"asked {share} %: {what}": ("prediction_sets", f"{key}_at_{share}")
+    for share in ("80", "90", "95")
+    for what, key in (("covered", "coverage"), ("size", "size"))
+}
+TOGETHER = {
+    f"{text}: {how}": ("used_together", f"accuracy_{kind}_{how}")
+    for kind, text in (("even", "all queries"), ("uneven", "40 uneven"), ("one_class", "one class"))
+    for how in ("alone", "together")
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="+")
-    parser.add_argument("--long", action="store_true")
     parser.add_argument("--results", type=Path, default=Path("results/classifier/measured.json.xz"))
     options = parser.parse_args()
+    found = kept.read(options.results)
+    print(f"Every cell:\n\n{short(found, options.data)}\n")
+    for title, columns in {
+        "Unknown": UNKNOWN,
+        "Doubtful labels": DOUBTFUL,
+        "Prediction sets": SETS,
+        "Queries used together": TOGETHER,
+    }.items():
+        print(f"{title}:\n\n{flags(found, options.data, columns)}\n")
     for name in options.data:
-        rows = kept.read(options.results)[name]["rows"]
-        rows.sort(key=lambda row: row["shots"])
-        sets = ", ".join(f"{each['shots']}: {each['episodes']}" for each in rows if each["method"] == OURS)
-        print(f"{rows[0]['about']}; support sets by shots {sets}\n")
-        if options.long:
-            print(long(rows))
-            continue
-        print("Accuracy %:\n\n" + by_shots(rows, lambda row: f"{row['accuracy']:.2f} ± {row['ci']:.2f}") + "\n")
-        print("Ours, each query alone, minus the row:\n\n" + by_shots(rows, difference) + "\n")
-        print(
-            "NLL, and ECE % in brackets:\n\n"
-            + by_shots(rows, lambda row: f"{row['nll']:.3f} ({row['ece']:.1f})")
-            + "\n"
-        )
+        rows = found[name]["rows"]
+        for ways in sorted({row["ways"] for row in rows}):
+            print(f"{name}, {compared(rows, ways)}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A workspace in a process that is to be killed: a module that such a process can import by itself."""
+"""A workspace or a server in a process that is to be killed: a module that such a process can import by itself."""
 
 from random import Random
 
@@ -6,13 +6,30 @@ import numpy as np
 from torch import nn
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.serving.app import create_app
 from e3bm.serving.kept.journal import keep_workspace
 from e3bm.serving.kept.workspace import Workspace
+from e3bm.serving.server import serve
 from e3bm.serving.settings import ServeSettings
 
 
 def small_classifier() -> FewShotClassifier:
     return FewShotClassifier(nn.Flatten(), pipeline="resize 8, normalise none")
+
+
+def serve_for_ever(path, line, classes=(), **settings) -> None:
+    """A server that keeps its state in a file, says its address, and ends when it is told to.
+
+    ``classes`` are those that it has at the start: rows of features for each.
+    """
+    network = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
+    classifier = FewShotClassifier(network, pipeline="resize 28, centre_crop 28, normalise none")
+    chosen = ServeSettings(port=0, keep=path, **settings)
+    app = create_app(chosen, classifier)
+    workspace = app.state.service.workspace
+    for number, rows in enumerate(classes):
+        workspace.add_photos(workspace.create_class(f"class {number}").number, list(rows), workspace.snapshot)
+    serve(app, chosen, line.send)
 
 
 def change_for_ever(path, seed, line) -> None:

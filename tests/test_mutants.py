@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,8 @@ def test_there_are_enough_of_them_in_every_room():
 def test_the_last_run_is_of_this_list_and_killed_enough_of_it():
     found = json.loads(KEPT.read_text())
     assert list(found["outcomes"]) == [mutant.name for mutant in MUTANTS], "run: make mutants"
-    survived = {name for name, outcome in found["outcomes"].items() if outcome == "survived"}
+    assert [one["change"] for one in found["outcomes"].values()] == [mutant.change for mutant in MUTANTS]
+    survived = {name for name, one in found["outcomes"].items() if one["outcome"] == "survived"}
     assert survived == {mutant.name for mutant in MUTANTS if mutant.survives}
     assert (found["mutants"], found["killed"]) == (len(MUTANTS), len(MUTANTS) - len(survived))
     assert found["killed"] >= RUNNER.RATE * found["mutants"]
@@ -82,3 +84,22 @@ def test_the_runner_tells_what_tests_notice_from_what_they_do_not(tmp_path):
     assert done.stdout.endswith("runs/evaluation/protocol.py: nothing\n    UNEXPLAINED\n")
     assert done.returncode == 1
     assert "BLOCK = 256" in (ROOT / "src" / "e3bm" / "runs" / "evaluation" / "protocol.py").read_text()
+
+
+def test_a_run_goes_on_where_it_stopped_and_runs_what_was_changed_again(tmp_path):
+    first, second, third = MUTANTS[:3]
+    out = tmp_path / "mutants.json"
+    RUNNER.keep(out, MUTANTS, second, "survived")
+    RUNNER.keep(out, MUTANTS, first, "killed")
+    known = RUNNER.kept(out, MUTANTS)
+    assert {name: one["outcome"] for name, one in known.items()} == {first.name: "killed", second.name: "survived"}
+    assert json.loads(out.read_text()) | {"outcomes": None} == {"mutants": 2, "killed": 1, "outcomes": None}
+    assert list(json.loads(out.read_text())["outcomes"]) == [first.name, second.name]  # the order of the list
+
+    changed = replace(second, new=second.new + "  ")
+    assert set(RUNNER.kept(out, [first, changed, third])) == {first.name}
+    assert RUNNER.kept(tmp_path / "none.json", MUTANTS) == {}
+
+
+def test_no_mutant_is_begun_when_time_is_up():
+    assert list(RUNNER.run(MUTANTS[:2], 1, True, minutes=-1)) == []

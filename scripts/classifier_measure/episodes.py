@@ -1,8 +1,8 @@
-"""Random support sets with their queries: a pure function of table, shots and number."""
+"""Random support sets with their queries: a pure function of table, ways, shots and number."""
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,11 +21,18 @@ class Episode:
     query_labels: np.ndarray
     others: np.ndarray
 
+    def with_wrong_label(self, number: int) -> tuple["Episode", int]:
+        """The same with one support label changed to another class, and the place of that label."""
+        random = np.random.default_rng([7, number])
+        labels, ways = self.support_labels.copy(), int(self.support_labels.max()) + 1
+        place = int(random.integers(len(labels)))
+        labels[place] = (labels[place] + random.integers(1, ways)) % ways
+        return replace(self, support_labels=labels), place
 
-def episodes(table: Table, shots: int, count: int, *, ways: int | None = None) -> Iterator[Episode]:
-    """Episodes 0..count-1; every class keeps ``queries`` examples, or what is left of it."""
+
+def episodes(table: Table, ways: int, shots: int, count: int) -> Iterator[Episode]:
+    """Episodes 0..count-1; of every class ``queries`` examples are asked about, or what is left of it."""
     names = np.unique(table.labels)
-    ways = ways or table.ways
     for number in range(count):
         random = np.random.default_rng([SEED, shots, ways, number])
         order = random.permutation(names)
@@ -40,10 +47,10 @@ def episodes(table: Table, shots: int, count: int, *, ways: int | None = None) -
         )
 
 
-def hash_of(table: Table, shots: int, count: int) -> str:
+def hash_of(table: Table, ways: int, shots: int, count: int) -> str:
     """A name for exactly these episodes."""
     digest = hashlib.sha256()
-    for episode in episodes(table, shots, count):
+    for episode in episodes(table, ways, shots, count):
         for rows in (episode.support, episode.query):
             digest.update(rows.astype("<i8").tobytes())
     return digest.hexdigest()[:16]

@@ -1,15 +1,17 @@
-"""What was measured, in one file: results/classifier/measured.json.xz, by data set."""
+"""What was measured, in one file: results/classifier/measured.json.xz, by data set and cell."""
 
 import json
 import lzma
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from e3bm.runs.folder.files import in_turn, write_bytes
 
 Part = dict[str, Any]
-"""rows: what tables show; episodes: right answers and mean -log p of every episode, from which rows are made; trust:
-its numbers; log: environment, command, parts and the digest of the prior of every call."""
+"""about; rows: what tables show; cells: for 'W ways, K shots, E episodes' the episodes that rows are made from and the
+numbers of trust; log: environment, command, parts and the digest of the prior of every call."""
 
 
 def read(path: Path) -> dict[str, Part]:
@@ -17,11 +19,39 @@ def read(path: Path) -> dict[str, Part]:
     return dict(json.loads(lzma.decompress(path.read_bytes()))) if path.exists() else {}
 
 
-def change(path: Path, name: str, **parts: Any) -> None:
-    """Replace parts of what is kept of one data set."""
+def cell_name(ways: int, shots: int, episodes: int) -> str:
+    """What a cell is called in the file."""
+    return f"{ways} ways, {shots} shots, {episodes} episodes"
+
+
+def episodes_of(path: Path, name: str, ways: int, shots: int, episodes: int) -> dict[str, Any]:
+    """What every classifier did in a cell so far."""
+    cell = read(path).get(name, {}).get("cells", {}).get(cell_name(ways, shots, episodes), {})
+    return dict(cell.get("episodes", {}))
+
+
+def change_cell(path: Path, name: str, ways: int, shots: int, count: int, *, rows: list[Any], **parts: Any) -> None:
+    """Replace the rows and parts of one cell."""
+    with _changing(path, name) as part:
+        others = [row for row in part["rows"] if (row["ways"], row["shots"]) != (ways, shots)]
+        part["rows"] = sorted([*others, *rows], key=lambda row: (row["ways"], row["shots"]))
+        cell = part["cells"].setdefault(cell_name(ways, shots, count), {"ways": ways, "shots": shots})
+        cell.update(parts)
+
+
+def add_to_log(path: Path, name: str, about: str, line: dict[str, Any]) -> None:
+    """Note a call."""
+    with _changing(path, name) as part:
+        part["about"] = about
+        part["log"].append(line)
+
+
+@contextmanager
+def _changing(path: Path, name: str) -> Iterator[Part]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with in_turn(path.parent):
         kept = read(path)
-        kept[name] = {"rows": [], "trust": {}, "log": [], "episodes": {}} | kept.get(name, {}) | parts
+        part = kept.setdefault(name, {"about": "", "rows": [], "cells": {}, "log": []})
+        yield part
         text = json.dumps(kept, separators=(",", ":")) + "\n"
         write_bytes(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))

@@ -122,6 +122,13 @@ def _log_probabilities(model: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -
     return log_softmax(scores, 1)
 
 
+def plain_logistic_regression(support: np.ndarray, labels: np.ndarray, query: np.ndarray) -> Answers:
+    """scikit-learn's LogisticRegression() on the features as they are, as most people would begin."""
+    inside, outside = placed("as they are", support, query)
+    model = _logistic(inside, labels, 1.0)
+    return {"LogisticRegression()": np.exp(_log_probabilities(model, outside))}
+
+
 def linear_svm(support: np.ndarray, labels: np.ndarray, query: np.ndarray) -> Answers:
     """Scaling and C by cross-validated accuracy; probabilities are the softmax of margins over a temperature.
 
@@ -212,4 +219,10 @@ def _votes(similarities: np.ndarray, labels: np.ndarray, count: int, ways: int) 
     return votes
 
 
-RIVALS: tuple[Rival, ...] = (logistic_regression, linear_svm, nearest_mean, nearest_neighbours)
+RIVALS: tuple[Rival, ...] = (
+    plain_logistic_regression,
+    logistic_regression,
+    linear_svm,
+    nearest_mean,
+    nearest_neighbours,
+)

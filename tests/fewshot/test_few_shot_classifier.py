@@ -30,7 +30,7 @@ def test_a_prediction_says_everything(model):
     assert 0 <= found.disagreement <= 1
     assert isinstance(found.unknown, bool)
     assert found.prediction_set is None
-    assert found.as_json().keys() == {"label", "probabilities", "unknown", "disagreement"}
+    assert found.as_json().keys() == {"label", "probabilities", "unknown", "unknown_score", "disagreement"}
     assert model.counts == dict.fromkeys(CLASSES, 4)
     assert model.left_out_accuracy == 1
     assert len(model.rates) == len(model.votes) > 1

@@ -89,12 +89,28 @@ def test_classes_of_two_examples_are_not_judged():
     assert fit(draw(), wrong).suspicions == ()
 
 
-def test_one_shot_has_the_priors_temperature_and_sets_of_all_classes():
+def test_one_shot_sets_hold_all_classes_and_say_why():
     draw, labels = clusters(4, 1)
     model = fit(draw(), labels)
-    assert model.temperature == pytest.approx(np.exp(load_prior().trust.temperature_offset(1)))
     assert model.left_out_accuracy is None
     assert model.sets(draw(), 0.9).all()
+    assert "0 labelled examples could be left out" in model.why_all_classes(0.9)
+    draw, labels = clusters(4, 5)
+    assert fit(draw(), labels).why_all_classes(0.9) is None
+    assert "20 labelled examples" in fit(draw(), labels).why_all_classes(0.96)
+
+
+def test_the_unknown_score_is_the_recall_at_which_an_example_would_still_be_called_unknown():
+    draw, labels = clusters(4, 5)
+    model, query = fit(draw(), labels), draw()
+    found = model.predict(query)
+    assert ((found.unknown_scores >= 0) & (found.unknown_scores <= 1)).all()
+    np.testing.assert_array_equal(np.argsort(-found.known_scores), np.argsort(found.unknown_scores, kind="stable"))
+    for recall in (0.6, 0.8, 0.95):
+        asked = model.with_recall(recall).predict(query)
+        np.testing.assert_array_equal(asked.unknown, found.unknown_scores > recall)
+        np.testing.assert_array_equal(asked.unknown_scores, found.unknown_scores)
+    assert model.with_recall(None) is model
 
 
 def test_sets_cover_what_they_promise():

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,9 @@ from PIL import Image
 
 from e3bm import FewShotClassifier
 from e3bm.errors import CheckpointError, E3BMError
-from e3bm.fewshot.model_file import ABOUT, DIGEST, content_digest, read_model
+from e3bm.fewshot.model_file import ABOUT, DIGEST, parse_fit, read_model
 from e3bm.fewshot.prior.file import SHIPPED
+from e3bm.runs.folder.tensor_files import update_by_tensors
 from photo_models import CLASSES, network, picture, pictures, same_fit, support, unfitted
 
 ASKED = [picture(name, number) for name in CLASSES for number in (20, 21)]
@@ -70,7 +72,7 @@ def layout(model):
             value.dtype,
             tuple(value.shape),
             value.stride() if value.numel() else None,  # no numbers lie nowhere
-            isinstance(held[name], np.ndarray) or aligned(value),
+            (isinstance(held[name], np.ndarray) and ".ensemble." not in name) or aligned(value),
         )
         for name, value in tensors.items()
     }
@@ -99,7 +101,7 @@ def test_fitted_and_loaded_models_hold_their_numbers_in_one_form(pretrained_run,
     assert len(arrays_of(made.fitted)) == 12 + len(CLASSES)
     for name, value in arrays_of(made.fitted).items():
         assert torch.as_tensor(value).is_contiguous(), name
-        assert isinstance(value, np.ndarray) or (aligned(value) and value.untyped_storage().nbytes() == value.nbytes)
+        assert ".ensemble." not in name or aligned(torch.as_tensor(value)), name
     for way, found in loaded.items():
         assert layout(found) == expected, way
         assert found.to_bytes() == made.to_bytes()
@@ -178,16 +180,24 @@ def test_a_prior_of_ones_own_is_asked_for_before_classes_change(pretrained_run, 
     path = tmp_path / "model.e3bm"
     FewShotClassifier(pretrained_run, prior=prior).fit(support()).save(path)
     assert FewShotClassifier.load(path).forget_class("sky").classes == ("brick", "grass")  # the same numbers
-    about, tensors = read_model(path)
+    about, tensors = read_tensors(path)
     about["prior"]["digest"] = "another"
     rewrite(path, about, tensors)
     with pytest.raises(E3BMError, match=r"prior of its own; .*prior=FILE"):
         FewShotClassifier.load(path).forget_class("sky")
 
 
+def read_tensors(path):
+    """What a file says, and its arrays as tensors: torch has types that NumPy does not have."""
+    about, arrays = read_model(path)
+    return about, {name: torch.from_numpy(value) for name, value in arrays.items()}
+
+
 def rewrite(path, about, tensors):
     """A file that is whole, whatever it says."""
-    text = json.dumps({**about, DIGEST: content_digest(about, tensors)}, sort_keys=True)
+    digest = sha256(json.dumps(about, sort_keys=True).encode())
+    update_by_tensors(digest, tensors)
+    text = json.dumps({**about, DIGEST: digest.hexdigest()}, sort_keys=True)
     path.write_bytes(safetensors.torch.save(tensors, {ABOUT: text}))
 
 
@@ -210,6 +220,8 @@ def rewrite(path, about, tensors):
         ("backbone.settings", None, "no object"),
         ("backbone.name", ["x"], "no text"),
         ("threshold", float("nan"), "no usable number"),
+        ("levels", [0.0] * 3, "cannot be used"),
+        ("levels", [float("nan")] * 11, "no usable number"),
         ("trust", {}, "cannot be used"),
         ("options", {"recall": 7}, "recall"),
         ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "doubts a photo"),
@@ -230,7 +242,7 @@ def rewrite(path, about, tensors):
     ],
 )
 def test_files_that_contradict_themselves_are_refused(file, place, value, sentence):
-    about, tensors = read_model(file)
+    about, tensors = read_tensors(file)
     *groups, last = place.split(".")
     group = about
     for name in groups:
@@ -243,7 +255,7 @@ def test_files_that_contradict_themselves_are_refused(file, place, value, senten
 
 @pytest.mark.parametrize("name", ["head.weight", "head.centre", "head.facts", "support.features"])
 def test_tensors_of_other_shapes_or_numbers_are_refused(file, name):
-    about, tensors = read_model(file)
+    about, tensors = read_tensors(file)
     for value in (tensors[name][..., :-1].contiguous(), torch.full_like(tensors[name], torch.nan)):
         rewrite(file, about, {**tensors, name: value})
         with pytest.raises(CheckpointError, match="cannot be used"):
@@ -253,7 +265,7 @@ def test_tensors_of_other_shapes_or_numbers_are_refused(file, name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half, torch.uint8])
 @pytest.mark.parametrize("part", ["head.", "backbone.", "support.", "head.weight", "misfits"])
 def test_weights_of_another_type_are_refused(file, part, dtype):
-    about, tensors = read_model(file)
+    about, tensors = read_tensors(file)
     changed = {name: value.to(dtype) if name.startswith(part) else value for name, value in tensors.items()}
     rewrite(file, about, changed)
     with pytest.raises(CheckpointError, match="cannot be used"):
@@ -261,7 +273,7 @@ def test_weights_of_another_type_are_refused(file, part, dtype):
 
 
 def test_a_backbone_of_double_precision_is_refused(file):
-    about, tensors = read_model(file)
+    about, tensors = read_tensors(file)
     rewrite(file, about, {n: v.double() if n.startswith("backbone.") else v for n, v in tensors.items()})
     with pytest.raises(CheckpointError, match=r"are torch\.float64, expected torch\.float32"):
         FewShotClassifier.load(file)
@@ -277,7 +289,7 @@ def test_a_header_that_nests_is_refused(file):
 
 @pytest.mark.parametrize("name", ["head.weight", "misfits", "backbone.blocks.0.conv.weight"])
 def test_missing_tensors_are_refused(file, name):
-    about, tensors = read_model(file)
+    about, tensors = read_tensors(file)
     del tensors[name]
     rewrite(file, about, tensors)
     with pytest.raises(CheckpointError, match="cannot be used"):
@@ -352,9 +364,15 @@ path, photos, out = sys.argv[1:]
 model, asked = FewShotClassifier.load(path), np.load(photos)
 made = export_onnx(model, out)
 session = onnxruntime.InferenceSession(out)
-images = torch.cat([model.extractor.preprocess(photo) for photo in asked]).numpy()
-(together,) = session.run(None, {"images": images})
-(alone,) = session.run(None, {"images": images[:1]})
+pixels = np.stack([model.extractor.pipeline.photo_steps(photo) for photo in asked])
+together, label, unknown, score, apart = session.run(None, {"pixels": pixels})
+alone = session.run(None, {"pixels": pixels[:1]})[0]
+said = model.predict(list(asked))
+assert [model.classes[number] for number in label] == [one.label for one in said]
+assert unknown.tolist() == [one.unknown for one in said]
+assert np.abs(apart - [one.disagreement for one in said]).max() < 1e-5
+known = model.fitted.head.predict(model.features(list(asked))).known_scores
+assert np.abs((score + known) / np.maximum(1, np.abs(known))).max() < 1e-5
 about = session.get_modelmeta().custom_metadata_map
 print(json.dumps({
     "loaded": model.predict_proba(asked).tolist(), "onnx": together.tolist(), "alone": alone.tolist(),
@@ -391,7 +409,7 @@ def same_in_a_new_process(model, asked, folder: Path):
 def test_saved_loaded_in_a_new_process_and_exported_it_says_the_same(model, tmp_path):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     found = same_in_a_new_process(model, np.stack(ASKED), tmp_path)
-    assert found["shape"] == [3, 16, 16]
+    assert found["shape"] == [16, 16, 3]
 
 
 @pytest.mark.slow
@@ -408,3 +426,21 @@ def test_the_same_with_real_features_of_bird_photos(tmp_path):
         asked = [photo_pixels(photos[10])[:200, :200] for photos in some.values()]
     same_in_a_new_process(model, np.stack(asked), tmp_path)
     assert (tmp_path / "model.e3bm").stat().st_size < 2_000_000  # the name and digest of the weights, not the weights
+
+
+def test_a_file_of_an_older_version_keeps_its_temperature_and_threshold(file, tmp_path):
+    about, tensors = read_model(file)
+    fresh = parse_fit(file, about, tensors).head
+    del about["levels"]
+    about["trust"] = {
+        "known": about["trust"]["known"],
+        "centre": [0.0] * 5,
+        "spread_levels": [0.01, 0.05, 0.5],
+        "spread_values": [-2.0, -1.0, 0.0],
+    }
+    older = tmp_path / "older.e3bm"
+    rewrite(older, about, tensors)
+    head = parse_fit(older, *read_model(older)).head
+    assert head.temperature == fresh.temperature
+    assert head.threshold == pytest.approx(fresh.threshold)
+    assert head.with_recall(0.99).threshold == pytest.approx(fresh.threshold - 1)

@@ -23,6 +23,7 @@ ARRAYS = PredictionArrays(
     unknown=np.array([True, False]),
     known_scores=np.array([-1.0, 2.0]),
     disagreement=np.array([0.25, 0.0]),
+    unknown_scores=np.array([0.96875, 0.5]),
     sets=SETS,
 )
 
@@ -33,13 +34,16 @@ def test_records_tables_and_remarks_come_from_the_columns():
         label="b",
         probabilities={"a": 0.125, "b": 0.5, "c": 0.375},
         unknown=True,
+        unknown_score=0.96875,
         disagreement=0.25,
         prediction_set=("b", "c"),
     )
     assert json.loads(json.dumps(first.as_json()))["prediction_set"] == ["b", "c"]
     header, *rows = csv_table(("a", "b", "c"), [first, second])
-    assert header == ["label", "probability", "unknown", "disagreement", "prediction_set", "p(a)", "p(b)", "p(c)"]
-    assert rows[0] == ["b", "0.500000", "yes", "0.250000", "b; c", "0.125000", "0.500000", "0.375000"]
+    assert header == [
+        "label", "probability", "unknown", "unknown_score", "disagreement", "prediction_set", "p(a)", "p(b)", "p(c)",
+    ]  # fmt: skip
+    assert rows[0] == ["b", "0.500000", "yes", "0.968750", "0.250000", "b; c", "0.125000", "0.500000", "0.375000"]
     assert (remarks(first), remarks(second)) == ("looks like none of the classes; or c", "")
     (only_a_header,) = csv_table(("a", "b", "c"), [])
     assert only_a_header == [name for name in header if name != "prediction_set"]

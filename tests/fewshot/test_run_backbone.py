@@ -6,7 +6,7 @@ import pytest
 
 import small_runs
 from e3bm.errors import CheckpointError, DataError, SettingsError
-from e3bm.fewshot.backbones import choose_backbone
+from e3bm.fewshot.networks.choice import choose_backbone
 from e3bm.runs.evaluation.ensemble import make_ensemble
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.folder.files import read_json, write_json

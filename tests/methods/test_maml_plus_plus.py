@@ -14,6 +14,7 @@ from e3bm.core.hyperprior import Hyperprior
 from e3bm.core.learner import MetaLearner, Method, meta_loss
 from e3bm.core.schedules import Constant, Equal, LastOnly
 from e3bm.errors import SettingsError
+from e3bm.methods.maml import Maml
 from e3bm.methods.maml_plus_plus import MamlPlusPlus, step_importance
 
 OFF = {"multi_step_epochs": 0, "step_weights": False, "step_rates": False}
@@ -164,6 +165,13 @@ def test_first_order_epochs():
         assert (of_images is None) == (progress < 0.2)
     with pytest.raises(SettingsError, match=r"made for 100% of training .* asked for at 10%; call at\(\)"):
         method.training_loss(plain(method)(task_batch()), task_batch(), 0.1)
+
+
+def test_unless_told_otherwise_the_head_is_that_of_maml():
+    backbone = smooth().backbone
+    ours, theirs = MamlPlusPlus(backbone).maml.head, Maml(backbone).head
+    assert (ours.in_features, ours.out_features) == (theirs.in_features, theirs.out_features)
+    assert ours.out_features == 5
 
 
 @pytest.mark.parametrize("vote", [LastOnly, Equal])

@@ -51,6 +51,12 @@ def test_lengths_do_not_matter(rule):
     close(model(rule=rule)(longer).scores, model(rule=rule)(batch).scores)
 
 
+def test_the_scale_is_trained_only_where_that_is_asked_for():
+    assert list(model().parameters()) == []
+    (scale,) = model(learned_scale=True, scale=3.0).parameters()
+    assert scale.numel() == 1
+
+
 def test_doubling_every_example_changes_no_attention():
     batch = task_batch()
     twice = replace(batch, support=batch.support.repeat(1, 2, 1), support_labels=batch.support_labels.repeat(1, 2))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e3bm.data.source import open_dataset
 from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.files import write_json
 from e3bm.runs.folder.run_folder import RunFolder
@@ -90,11 +91,13 @@ def pretrained(tmp_path: Path) -> Path:
 @pytest.fixture
 def pair(make_run: MakeRun) -> list[Path]:
     """A baseline and its E3BM version, tested on the same episodes."""
-    plain = make_run("mtl-plain")
+    digest = open_dataset("glyphs").digest  # the picture of a task is drawn from the very data of the result
+    plain = make_run("mtl-plain", results=[result_of("mtl-plain", "MTL", data_digest=digest)])
     better = result_of(
         "mtl-e3bm", "MTL+E3BM", accuracy=63.0, hyperprior="lstm inductive", parameters=100_400, seconds=10.5,
         schedules="alpha generated, v generated", train_seconds=33.0,
         paired_with="MTL (mtl-plain)", paired_difference=1.75, paired_ci=0.4,
         rates=[0.012, 0.011, 0.010, 0.009, 0.008], weights=[0.1, 0.3, 0.25, 0.2, 0.15],
+        nll=0.9, nll_difference=-0.112, nll_difference_ci=0.02, ece=1.2, data_digest=digest,
     )  # fmt: skip
     return [plain, make_run("mtl-e3bm", e3bm=True, results=[better])]

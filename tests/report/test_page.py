@@ -56,7 +56,7 @@ def check_self_contained(html: str, reader: Reader) -> None:
         assert not name.startswith("on"), (tag, name)
         assert name != "src"
         if name == "href":
-            assert value == "data:," or value.startswith("#"), value
+            assert value == "data:," or value.startswith(("#", "data:image/png;base64,")), value
     identifiers = [value for _, name, value in reader.attributes if name == "id"]
     assert len(set(identifiers)) == len(identifiers)
     links = [value[1:] for _, name, value in reader.attributes if name == "href" and value.startswith("#")]
@@ -66,10 +66,11 @@ def check_self_contained(html: str, reader: Reader) -> None:
 def test_a_page_holds_everything_and_needs_nothing(pair, pretrained):
     html, reader = page_of([*pair, pretrained])
     check_self_contained(html, reader)
-    assert reader.tags.count("svg") == reader.tags.count("figcaption") == 11
+    assert reader.tags.count("svg") == reader.tags.count("figcaption") == 16
     text = " ".join(reader.words)
     for words in (
         "+1.75 ± 0.40 * vs MTL",
+        "E3BM helps here.",
         "+0.40 %",
         "+5.0 %",
         "0123456789abcdef0123",
@@ -115,3 +116,22 @@ def test_a_run_with_nothing_in_it_still_makes_a_page(make_run):
 def test_an_untested_run_is_named_among_results(make_run):
     _, reader = page_of([make_run("done"), make_run("young", results=[], epochs=7)])
     assert "young has not been tested yet." in " ".join(reader.words)
+
+
+def test_the_verdict_comes_before_everything_else(pair):
+    html, _ = page_of(pair)
+    places = [
+        html.index(words) for words in ("E3BM helps here.", "test results:", "<nav>", "<h2>The task", "<h2>Results")
+    ]
+    assert places == sorted(places)
+
+
+def test_a_caption_stands_once_however_many_figures_share_it(make_run, pair):
+    html, reader = page_of([*pair, make_run("sib", "sib"), make_run("maml", "maml")])
+    check_self_contained(html, reader)
+    words = [word for word in reader.words if word.startswith(("Reliability on", "Accuracy of each epoch", "Loss on"))]
+    assert len(words) == len(set(words)) == 3
+    identifiers = {value for _, name, value in reader.attributes if name == "id"}
+    described = [value for tag, name, value in reader.attributes if (tag, name) == ("figure", "aria-labelledby")]
+    assert len(described) == reader.tags.count("figure")
+    assert set(described) <= identifiers

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from e3bm.paper.presets import KINDS, find_preset
-from e3bm.runs.settings import PretrainSettings
+from e3bm.runs.settings import MachineSettings, PretrainSettings
 from e3bm.runs.system import baseline_of, baseline_system_of, kind_of, system_of
 from result_records import result_of
 
@@ -21,6 +21,15 @@ def test_seed_name_and_place_do_not_matter():
     other = PLAIN.but(hyperprior=PLAIN.hyperprior.but(weight="frozen", frozen_from=Path("seed1")))
     assert system_of(frozen) == system_of(other) != system_of(PLAIN)
     assert system_of(PretrainSettings(seed=1, machine={"threads": 2})) == system_of(PretrainSettings())
+
+
+def test_settings_with_nothing_to_leave_out_are_their_own_system():
+    """Kept results and other people's carry these digests: they may not change."""
+    whole = E3BM.but(seed=0, name="", checkpoint_every=1, backbone__pretrained=None, data__folder=None)
+    whole = whole.but(machine=MachineSettings())
+    assert system_of(whole) == whole.digest() == system_of(E3BM)
+    whole = PretrainSettings(checkpoint_every=1)
+    assert system_of(whole) == whole.digest() == system_of(PretrainSettings(seed=4))
 
 
 def test_what_changes_the_numbers_matters():

@@ -26,10 +26,10 @@ def test_openapi_describes_every_route_and_the_forms(visitor) -> None:
     assert document["info"]["version"] == version("e3bm")
     assert set(document["paths"]) == {
         "/health", "/metrics", "/workspace", "/classes", "/classes/{number}", "/classes/{number}/photos",
-        "/classes/{number}/photos/{photo}", "/fit", "/predict", "/model",
+        "/classes/{number}/photos/{photo}", "/photos/{photo}/picture", "/fit", "/predict", "/model", "/model.onnx",
     }  # fmt: skip
     form = document["paths"]["/predict"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
-    assert set(form["properties"]) == {"photos", "together"}
+    assert set(form["properties"]) == {"photos", "together", "coverage", "recall"}
 
 
 def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> None:
@@ -42,6 +42,22 @@ def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> Non
         assert one["label"] == expected.label
         assert one["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
         assert (one["unknown"], one["disagreement"]) == (expected.unknown, pytest.approx(expected.disagreement))
+
+
+def test_sets_and_the_threshold_of_unknown_photos_can_be_asked_for(visitor, glyph_png) -> None:
+    visitor.teach(*CHARACTERS)
+    visitor.fit()
+    photo = glyph_png(CHARACTERS[0], 7)
+    plain = visitor.photos("/predict", photo).json()
+    assert plain["note"] is None
+    assert plain["predictions"][0]["prediction_set"] is None
+    asked = visitor.photos("/predict", photo, coverage="0.99", recall="0.5").json()
+    (found,) = asked["predictions"]
+    assert set(found["prediction_set"]) == set(CHARACTERS)
+    assert "hold every class" in asked["note"]
+    assert found["unknown"] == (found["unknown_score"] > 0.5)
+    for words in ({"coverage": "2"}, {"recall": "much"}, {"recall": "0.1"}, {"coverage": "0.9", "together": "true"}):
+        assert visitor.photos("/predict", photo, **words).status_code == 422
 
 
 def test_photos_are_used_together_only_when_asked(visitor, glyph_png, quick) -> None:

@@ -1,13 +1,12 @@
 """`--keep FILE`: what was answered is there after the next start, whatever ended the server.
 
-E3BM_KILLS asks for more kills than the suite makes.
+E3BM_KILLS asks for more kills than the suite makes, E3BM_TEST_SEED for others.
 """
 
 import contextlib
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,10 +24,11 @@ from e3bm.serving.kept.journal import MAGIC, Journal, keep_workspace
 from e3bm.serving.kept.workspace import Workspace
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.work.process import CONTEXT, load_before_forking
-from keeping_process import change_for_ever, small_classifier, state
+from keeping_process import change_for_ever, serve_for_ever, small_classifier, state
 
 KILLS = int(os.environ.get("E3BM_KILLS", "2"))
 KILLS_WITHOUT_HTTP = int(os.environ.get("E3BM_KILLS", "15"))
+SEED = 1000 * int(os.environ.get("E3BM_TEST_SEED", "0"))
 WIDTH = 6
 
 
@@ -223,12 +223,12 @@ def test_a_change_that_cannot_be_written_does_not_happen(tmp_path, quick) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_a_kill_at_any_moment_leaves_the_last_change_or_the_one_that_was_being_made(tmp_path) -> None:
-    path, random = tmp_path / "state", Random(3)
+    path, random = tmp_path / "state", Random(SEED + 3)
     load_before_forking()
     seen = 0
     for kill in range(KILLS_WITHOUT_HTTP):
         ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=change_for_ever, args=(path, kill, theirs), daemon=True)
+        process = CONTEXT.Process(target=change_for_ever, args=(path, SEED + kill, theirs), daemon=True)
         process.start()
         theirs.close()
         told = [ours.recv() for _ in range(random.randrange(1, 6))]
@@ -300,36 +300,39 @@ class Writer(threading.Thread):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_kills_lose_nothing_that_was_answered(tmp_path, glyph_png) -> None:
-    path, random = tmp_path / "state", Random(17)
-    command = [sys.executable, str(Path(__file__).parent / "kept_server.py"), str(path)]
+    path, random = tmp_path / "state", Random(SEED + 17)
+    load_before_forking()
     there: dict[int, set[int]] = {}
     gone: set[int] = set()
     changes = 0
     for kill in range(KILLS + 1):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                address = server.stdout.readline().strip().rstrip("/")
-                assert address, "the server did not start"
-                state = httpx.get(f"{address}/workspace", timeout=60).json()
-                found = {one["id"]: set(one["photos"]) for one in state["classes"]}
-                for number, photos in there.items():
-                    assert photos <= found[number]
-                assert not gone & set(found)
-                if kill == KILLS:
-                    break
-                writer = Writer(address, glyph_png, kill)
-                # It knows what is there already, and goes on with it.
-                writer.there = {number: set(photos) for number, photos in found.items()}
-                writer.start()
-                # A server that does nothing loses nothing.
-                for _ in range(random.randrange(5, 30)):
-                    assert writer.changes.acquire(timeout=120)
-                    changes += 1
-                time.sleep(0.05 * random.random())
-                server.kill()
-                writer.join()
-            finally:
-                server.kill()
+        ours, theirs = CONTEXT.Pipe()
+        server = CONTEXT.Process(target=serve_for_ever, args=(path, theirs))
+        server.start()
+        theirs.close()
+        try:
+            address = ours.recv().rstrip("/")
+            state = httpx.get(f"{address}/workspace", timeout=60).json()
+            found = {one["id"]: set(one["photos"]) for one in state["classes"]}
+            for number, photos in there.items():
+                assert photos <= found[number]
+            assert not gone & set(found)
+            if kill == KILLS:
+                break
+            writer = Writer(address, glyph_png, SEED + kill)
+            # It knows what is there already, and goes on with it.
+            writer.there = {number: set(photos) for number, photos in found.items()}
+            writer.start()
+            # A server that does nothing loses nothing.
+            for _ in range(random.randrange(5, 30)):
+                assert writer.changes.acquire(timeout=120)
+                changes += 1
+            time.sleep(0.05 * random.random())
+            server.kill()
+            writer.join()
+        finally:
+            server.kill()
+            server.join()
         assert writer.there
         print(f"kill {kill + 1}: {len(found)} classes and {sum(map(len, found.values()))} photos were there before")
         gone |= writer.gone

@@ -83,7 +83,10 @@ def test_forms_that_cannot_be_read_are_refused(visitor, glyph_png) -> None:
         "There is no file in the field 'photos'; send one or more.",
     )
     field = b'--b\r\nContent-Disposition: form-data; name="note"\r\n\r\n%s\r\n'
-    assert sent(field % b"short" + whole) == (201, "")
+    assert sent(field % b"short" + whole) == (
+        422,
+        "There is no field 'note' here; this form takes files in the field 'photos'.",
+    )
     assert sent(field % (b"x" * 1001) + whole) == (413, "A field that is no file may have 1000 bytes at most.")
     assert sent(field % b"" * 9 + whole) == (413, "A form may have 8 fields beside its files at most.")
 

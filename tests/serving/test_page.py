@@ -1,5 +1,6 @@
 """The page in a real browser: by mouse, by keyboard alone, and on a phone."""
 
+import csv
 import shutil
 from collections.abc import Iterator
 
@@ -75,6 +76,28 @@ def drop(page, place, files: list[dict]) -> None:
         "(place, files) => (" + DROP + ")([place, files])",
         [[one["name"], list(one["buffer"])] for one in files],
     )
+
+
+def drop_paths(page, place, *paths) -> None:
+    """Drop files and folders of the disk, as the desktop does."""
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    held = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    line = page.context.new_cdp_session(page)
+    for kind in ("dragEnter", "dragOver", "drop"):
+        where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        line.send("Input.dispatchDragEvent", {"type": kind, **where, "data": held})
+
+
+def folder_of_classes(folder, glyph_png, characters: str, shots: int = 3):
+    """A folder for each character, and what else is found beside photos."""
+    for place, character in enumerate(characters):
+        (folder / f"class {place + 1}").mkdir(parents=True)
+        for number in range(shots):
+            (folder / f"class {place + 1}" / f"{number}.png").write_bytes(glyph_png(character, number))
+    (folder / ".DS_Store").write_bytes(b"x")
+    (folder / "class 1" / "notes.txt").write_text("no photo")
+    return folder
 
 
 def fit(page) -> None:
@@ -185,6 +208,89 @@ def test_a_dropped_folder_is_named_and_the_others_are_used(opened, glyph_png, vi
     drop(page, page.locator("#ask-drop .drop"), [*photos(glyph_png, "&", 6), folder, *photos(glyph_png, "&", 7)])
     expect(page.locator("#answers > li")).to_have_count(2)
     expect(page.locator("#ask-error")).to_contain_text("holiday cannot be used")
+
+
+def test_a_folder_becomes_classes_that_are_renamed_moved_and_enlarged(opened, glyph_png, visitor, tmp_path) -> None:
+    page, expect = opened(viewport={"width": 1300, "height": 900}), sync_api.expect
+    folder = folder_of_classes(tmp_path / "mine", glyph_png, "g&")
+    drop_paths(page, page.locator("#folder-drop"), folder)
+    expect(page.locator(".class .count")).to_have_text(["3 photos"] * 2)
+    expect(page.locator("#class-error")).to_have_text(
+        "Not used: mine/.DS_Store (hidden), mine/class 1/notes.txt (no photo)."
+    )
+    expect(card(page, "class 1").get_by_role("alert")).to_be_empty()
+    fit(page)
+
+    card(page, "class 1").get_by_role("button", name="Rename").click()
+    page.locator("#confirm-words").fill("letter g")
+    page.keyboard.press("Enter")
+    expect(card(page, "letter g")).to_be_visible()
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
+    card(page, "letter g").locator(".photo").first.drag_to(card(page, "class 2"))
+    expect(card(page, "class 2").get_by_text("4 photos")).to_be_visible()
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
+    assert visitor.get("/workspace").json()["model"]["classes"] == ["class 2", "letter g"]
+
+    # After a reload the pictures come from the server; what is enlarged says that it is small.
+    page.reload()
+    small = card(page, "class 2").locator("img.picture").last
+    expect(small).to_have_js_property("naturalWidth", 28)
+    small.click()
+    expect(page.locator("#viewer")).to_contain_text("Photo 4 of class 2")
+    expect(page.locator("#viewer")).to_contain_text("Only this small picture")
+    page.locator("#viewer select").select_option("letter g")
+    expect(page.locator("#viewer")).to_be_hidden()
+    expect(card(page, "letter g").get_by_text("3 photos")).to_be_visible()
+
+
+def test_forty_photos_are_answered_marked_corrected_and_saved(opened, glyph_png, visitor, tmp_path) -> None:
+    page, expect = opened(viewport={"width": 1300, "height": 900}), sync_api.expect
+    drop_paths(page, page.locator("#folder-drop"), folder_of_classes(tmp_path / "mine", glyph_png, "g&Ж", shots=2))
+    expect(page.locator(".class .count")).to_have_text(["2 photos"] * 3)
+    expect(page.locator("#folder-drop .waiting")).to_be_hidden()
+    fit(page)
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    for place in range(40):
+        (asked / f"{place:02}.png").write_bytes(glyph_png("g&Ж∞"[place % 4], 2 + place // 4))
+    (asked / "broken.png").write_bytes(b"no image")
+    with page.expect_request("**/predict") as request:
+        drop_paths(page, page.locator("#ask-drop .drop"), asked)
+    expect(page.locator("#answers > li")).to_have_count(40)
+    expect(page.locator("#ask-error")).to_contain_text("broken.png cannot be used")
+    expect(page.locator("#asking")).to_be_hidden()
+    assert len(request.value.response().json()["predictions"]) < 40, "answers appear portion by portion"
+    expect(page.locator("#answers-count")).to_contain_text("40 answers")
+    assert page.locator("#answers .file").all_inner_texts() == [f"{place:02}.png" for place in range(40)]
+    expect(page.locator("#next-list li").first).to_contain_text("looks like none of the classes")
+
+    # A fit to other photos: what stands here is not what it would say.
+    page.get_by_label("Add photos of class 1", exact=True).set_input_files(photos(glyph_png, "g", 15))
+    page.get_by_role("button", name="Fit again").click()
+    expect(page.locator("#answers .mark")).to_have_count(40)
+    page.get_by_role("button", name="Ask again about 40 photos").click()
+    expect(page.locator("#answers .mark")).to_have_count(0)
+
+    # "No, it is a new class": the photo joins it, and all answers know it.
+    infinity = page.locator("#answers > li").nth(3)
+    infinity.get_by_label("No, it is …").select_option("a new class …")
+    page.locator("#confirm-words").fill("infinity")
+    page.locator("#confirm-yes").click()
+    expect(infinity.get_by_text("You said: infinity")).to_be_visible()
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 4 classes")
+    expect(page.locator("#answers .mark")).to_have_count(0)
+    expect(infinity.locator(".verdict strong")).to_have_text("infinity")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").click()
+    rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+    assert [row["photo"] for row in rows] == [f"{place:02}.png" for place in range(40)]
+    assert (rows[3]["label"], rows[3]["corrected"]) == ("infinity", "infinity")
+    assert sum(float(rows[0][f"p({name})"]) for name in ("class 1", "class 2", "class 3", "infinity")) == (
+        pytest.approx(1, abs=1e-4)
+    )
+    expect(page.locator("#charts")).to_be_hidden()
+    page.get_by_label("for researchers").check()
+    expect(page.locator("#charts")).to_be_visible()
 
 
 def test_everything_by_keyboard(opened, glyph_png) -> None:
@@ -300,3 +406,20 @@ def test_a_phone_shows_everything_without_scrolling_sideways(opened, glyph_png) 
           .filter((one) => one.offsetHeight < 24 || one.offsetWidth < 24).map((one) => one.textContent)"""
     )
     assert small == []
+
+
+def test_twelve_classes_leave_every_step_in_reach(opened, glyph_png, tmp_path) -> None:
+    folder, expect = folder_of_classes(tmp_path / "mine", glyph_png, "abcdefghijkm", shots=5), sync_api.expect
+    page = opened(viewport={"width": 1300, "height": 900})
+    page.get_by_label("Choose a folder").set_input_files(folder)
+    expect(page.locator(".class .count")).to_have_text(["5 photos"] * 12)
+    expect(page.locator("#folder-drop .waiting")).to_be_hidden()
+    fit(page)
+    # On a desk the classes scroll by themselves, beside the other steps.
+    assert page.evaluate("document.documentElement.scrollHeight") < 1300
+    phone = opened(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    expect(card(phone, "class 12")).to_be_visible()
+    assert phone.evaluate("document.documentElement.scrollHeight") > 1600
+    phone.get_by_role("link", name="Ask").tap()
+    expect(phone.locator("#ask-drop .drop")).to_be_in_viewport(ratio=1)
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390

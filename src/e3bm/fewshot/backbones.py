@@ -1,25 +1,26 @@
-"""Which network turns photos into features: the one that pip installs, a run of e3bm, a hub model, or any module.
+"""Networks of torch that turn photos into features: a run of e3bm, a weights file, a hub model, or any module.
 
-`choose_backbone` finds the network that a user asks for; `restore_backbone` the one that a model file was made with.
-Hub models need the extra `transformers`. They were tried with version 5.22 on small untrained DINOv2, ResNet and CLIP
-models in local folders; no model was fetched.
+networks/choice.py decides which one is meant, and knows the packaged ones, which need no torch. Hub models need the
+extra `transformers`. They were tried with version 5.22 on small untrained DINOv2, ResNet and CLIP models in local
+folders; no model was fetched.
 """
 
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from e3bm.backbones import Backbone, fold_batchnorm, scale_and_shift
-from e3bm.backbones.efficientnet_lite import LITE0, LITE0_PACKAGES, LITE0_PIPELINE, efficientnet_lite0, lite0_digest
-from e3bm.data.pixels.pipeline import CentreCrop, Channels, Invert, Pipeline, Resize
+from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.pixels.recipes import RECIPES
 from e3bm.data.source import open_dataset, registered_sources
-from e3bm.errors import CheckpointError, E3BMError, SettingsError
-from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, parse_pipeline
+from e3bm.errors import CheckpointError, E3BMError, SettingsError, install_command
+from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor, PhotoPipeline, parse_pipeline
+from e3bm.fewshot.networks.choice import HUB
 from e3bm.json_files import parse_json
 from e3bm.runs.assembly import build_backbone, weights_digest
 from e3bm.runs.folder.checkpoint import misfit
@@ -27,43 +28,12 @@ from e3bm.runs.folder.relatives import backbone_weights, find_backbone, tested_w
 from e3bm.runs.folder.run import Run
 from e3bm.runs.folder.tensor_files import read_tensor_file
 from e3bm.runs.folder.upgrade import upgraded_backbone
-from e3bm.runs.kept.store import kept_run, open_run
+from e3bm.runs.kept.store import open_run
 from e3bm.runs.settings import BackboneSettings, DataSettings, PretrainSettings, TrainSettings
 from e3bm.settings import read_settings
 
-HUB = "transformers:"
 INSIDE = "backbone."
 """What the names of a backbone's weights begin with, in a checkpoint of a learner and in a model file."""
-MOST_STEPS, MOST_PIXELS, MOST_CHANNELS = 8, 1024, 16
-"""What the preprocessing that a model file states may ask for."""
-BackboneChoice: TypeAlias = str | Path | nn.Module | FeatureExtractor | None
-
-
-def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> FeatureExtractor:
-    """The network that was asked for, frozen, with its preprocessing."""
-    if isinstance(backbone, nn.Module):
-        return module_extractor(backbone, pipeline)
-    if isinstance(backbone, FeatureExtractor) or backbone is None or backbone == LITE0:
-        found = backbone if isinstance(backbone, FeatureExtractor) else lite0_extractor()
-        return found if pipeline is None else found.with_pipeline(parse_pipeline(pipeline))
-    if isinstance(backbone, str) and backbone.startswith(HUB):
-        return hub_extractor(backbone.removeprefix(HUB), pipeline)
-    place = Path(backbone)
-    if place.is_dir() or kept_run(place):
-        return run_extractor(place, pipeline)
-    if place.is_file():
-        return weights_file_extractor(place, pipeline)
-    raise SettingsError(
-        f"There is no run folder or weights file {place}; for a model of a hub write {HUB}{backbone}, "
-        f"and leave the backbone out for {LITE0}."
-    )
-
-
-@cache
-def lite0_extractor() -> FeatureExtractor:
-    """EfficientNet-Lite0 with its ImageNet weights; one for the whole process, since it is never changed."""
-    origin = BackboneOrigin("package", LITE0, lite0_digest())
-    return FeatureExtractor(fold_batchnorm(efficientnet_lite0()), Pipeline.parse(LITE0_PIPELINE), 3, origin)
 
 
 def module_extractor(module: nn.Module, pipeline: str | None) -> FeatureExtractor:
@@ -76,7 +46,7 @@ def module_extractor(module: nn.Module, pipeline: str | None) -> FeatureExtracto
     network = fold_batchnorm(module) if isinstance(module, Backbone) and not module.folded else module.eval()
     channels = module.channels if isinstance(module, Backbone) else 3
     origin = BackboneOrigin("module", type(module).__name__, weights_digest(module))
-    return FeatureExtractor(network, parse_pipeline(pipeline), channels, origin)
+    return FeatureExtractor(network, _one_pipeline(pipeline), channels, origin)
 
 
 def run_extractor(path: Path, pipeline: str | None = None) -> FeatureExtractor:
@@ -93,7 +63,7 @@ def run_extractor(path: Path, pipeline: str | None = None) -> FeatureExtractor:
     weights = _weights_of_run(run, chosen)
     # Runs of former versions did not note the shape of their input.
     size = run.input_shape.image_size if run.input_shape else data.image_size or _own_size(data)
-    steps = _evaluation_pipeline(data, size) if pipeline is None else parse_pipeline(pipeline)
+    steps = _evaluation_pipeline(data, size) if pipeline is None else _one_pipeline(pipeline)
     pixels = steps.output_shape((size, size, 3 if len(steps.normalisation.mean) == 3 else _channels(weights)))[1]
     return _extractor(chosen, pixels, weights, steps, str(path))
 
@@ -110,7 +80,7 @@ def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor
             f"{path} does not say how its images are treated; give that too, for example "
             "pipeline='resize 92, centre_crop 84, normalise imagenet'."
         )
-    steps = parse_pipeline(pipeline)
+    steps = _one_pipeline(pipeline)
     pixels = steps.output_shape((256, 256, _channels(weights)))[1]
     chosen = read_settings(BackboneSettings, {"name": about.get("backbone"), "width": about.get("width")})
     return _extractor(chosen, pixels, weights, steps, str(path))
@@ -134,6 +104,14 @@ def _extractor(
     if chosen.whitened:
         settings["whitened"] = True
     return FeatureExtractor(folded, steps, channels, BackboneOrigin("run", name, weights_digest(folded), settings))
+
+
+def _one_pipeline(text: str) -> Pipeline:
+    """The preprocessing for one network."""
+    found = parse_pipeline(text)
+    if not isinstance(found, Pipeline):
+        raise SettingsError(f"One network has one preprocessing; found several in '{text}'.")
+    return found
 
 
 def _network(chosen: BackboneSettings, channels: int, pixels: int) -> Backbone:
@@ -200,7 +178,7 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
     except ImportError:
         raise SettingsError(
             f"The backbone '{HUB}{name}' needs the transformers library, which is not installed; "
-            "run: pip install 'e3bm[transformers]' (or leave the backbone out for EfficientNet-Lite0)."
+            f"run: {install_command('transformers')} (or leave the backbone out for EfficientNet-Lite0)."
         ) from None
     try:
         # Neither code of a stranger nor pickles: weights come as safetensors or not at all.
@@ -216,7 +194,7 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
     model = getattr(model, "vision_model", model)
     mean, std = stated.get("image_mean", [0.5] * 3), stated.get("image_std", [0.5] * 3)
     network = HubNetwork(model, mean, std).eval().requires_grad_(False)
-    steps = _stated_pipeline(stated) if pipeline is None else parse_pipeline(pipeline)
+    steps = _stated_pipeline(stated) if pipeline is None else _one_pipeline(pipeline)
     origin = BackboneOrigin("transformers", name, weights_digest(network))
     return FeatureExtractor(network, steps, 3, origin)
 
@@ -235,41 +213,13 @@ def _side(size: object) -> int | None:
     return int(size) if isinstance(size, int) else None
 
 
-def restore_backbone(
-    path: Path, origin: BackboneOrigin, channels: int, pipeline: str, tensors: dict[str, Tensor], given: BackboneChoice
-) -> FeatureExtractor:
-    """The backbone that a model file was made with, rebuilt, found again or ``given``; other weights are refused."""
-    try:
-        steps = _checked_pipeline(pipeline)
-        if given is not None:
-            found = choose_backbone(given, pipeline)
-        elif origin.kind == "run":
-            weights = {name.removeprefix(INSIDE): value for name, value in tensors.items() if name.startswith(INSIDE)}
-            found = _rebuilt_run(origin, channels, steps, weights)
-        elif origin.kind == "package" and origin.name == LITE0:
-            found = lite0_extractor().with_pipeline(steps)
-        elif origin.kind == "transformers":
-            found = _stored_hub_model(origin.name, pipeline)
-        elif origin.kind == "module":
-            raise CheckpointError(
-                f"it was made with a network of its user's own ({origin.name}), which no file can rebuild; "
-                f"load it with that network: FewShotClassifier.load({str(path)!r}, backbone=network)"
-            )
-        elif origin.kind == "text":
-            raise CheckpointError("it is a model of sentences; load it with TextClassifier")
-        else:
-            raise CheckpointError(f"its backbone '{origin.name}' is of a kind that is not known ({origin.kind})")
-    except E3BMError as error:
-        raise CheckpointError(f"{path} cannot be used: {str(error).removesuffix('.')}.") from None
-    if found.digest() != origin.digest:
-        raise CheckpointError(f"{path} cannot be used: {_other_weights(origin)}")
-    return found
-
-
-def _rebuilt_run(
-    origin: BackboneOrigin, channels: int, pipeline: Pipeline, weights: dict[str, Tensor]
+def rebuilt_run(
+    origin: BackboneOrigin, channels: int, pipeline: PhotoPipeline, arrays: Mapping[str, np.ndarray]
 ) -> FeatureExtractor:
     """The backbone of a run whose folded weights a model file holds; they are the only memory it takes."""
+    weights = {
+        name.removeprefix(INSIDE): torch.tensor(value) for name, value in arrays.items() if name.startswith(INSIDE)
+    }
     values = upgraded_backbone(origin.settings)
     known = {"name": values.get("name"), "width": values.get("width"), "whitened": values.get("whitened", False)}
     chosen = read_settings(BackboneSettings, known)
@@ -283,14 +233,14 @@ def _rebuilt_run(
             raise CheckpointError(
                 f"its weights '{other[0]}' are {weights[other[0]].dtype}, expected {expected[other[0]].dtype}"
             )
-        network.load_state_dict({name: value.clone() for name, value in weights.items()}, assign=True)
+        network.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise CheckpointError(f"the weights inside do not fit a {chosen.name}: {misfit(error)}") from None
     network = network.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
     return FeatureExtractor(network, pipeline, channels, origin)
 
 
-def _stored_hub_model(name: str, pipeline: str) -> FeatureExtractor:
+def stored_hub_model(name: str, pipeline: str) -> FeatureExtractor:
     try:
         return hub_extractor(name, pipeline, only_stored=True)
     except E3BMError as error:
@@ -298,30 +248,3 @@ def _stored_hub_model(name: str, pipeline: str) -> FeatureExtractor:
             f"it needs the model '{name}', which a file alone does not make this program fetch ({error}) "
             f"Give it as backbone='{HUB}{name}'"
         ) from None
-
-
-def _other_weights(origin: BackboneOrigin) -> str:
-    if origin.kind == "package":
-        return (
-            f"it was made with other weights of {origin.name} than the installed package {LITE0_PACKAGES[1]} has; "
-            "install the version that it was made with, or fit it again."
-        )
-    return f"the backbone's weights are not those it was made with ({origin.name}, sha256 {origin.digest[:12]}...)."
-
-
-def _checked_pipeline(text: str) -> Pipeline:
-    """The preprocessing that a file states, if it is of a kind and size that photos need."""
-    steps = Pipeline.parse(text)
-    if len(steps.steps) > MOST_STEPS:
-        raise CheckpointError(f"its preprocessing has {len(steps.steps)} steps, more than {MOST_STEPS}")
-    limits: dict[type[Any], tuple[str, int]] = {
-        Resize: ("size", MOST_PIXELS),
-        CentreCrop: ("size", MOST_PIXELS),
-        Channels: ("count", MOST_CHANNELS),
-        Invert: ("draws", 0),
-    }
-    for step in steps.steps:
-        name, most = limits.get(type(step), ("", 0))
-        if not name or getattr(step, name) > most:
-            raise CheckpointError(f"its preprocessing '{text[:80]}' is not one for photos")
-    return steps

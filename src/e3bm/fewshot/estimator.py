@@ -5,12 +5,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from e3bm.errors import install_command
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as error:
-    raise ImportError("E3BMClassifier needs scikit-learn; run: pip install 'e3bm[sklearn]'") from error
+    raise ImportError(f"E3BMClassifier needs scikit-learn; run: {install_command('sklearn')}") from error
 
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prediction import column_arrays
@@ -82,7 +84,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options, weights=weights)
         self.head_: FittedHead = fitted
         self.temperature_ = fitted.temperature
-        self.rates_, self.votes_ = fitted.ensemble.rates.numpy(), fitted.ensemble.votes.numpy()
+        self.rates_, self.votes_ = fitted.ensemble.rates, fitted.ensemble.votes
         self.suspicious_ = rows[np.array([one.position for one in fitted.suspicions], dtype=np.int64)]
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -102,14 +104,14 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         chosen: np.ndarray = now.classes_[now.head_.scores(rows).argmax(1)]
         return chosen
 
-    def details(self, X: Any, coverage: float | None = None) -> dict[str, np.ndarray]:
+    def details(self, X: Any, coverage: float | None = None, recall: float | None = None) -> dict[str, np.ndarray]:
         """Everything that is said of rows, an array for each field of ``e3bm.Prediction``.
 
         With a ``coverage`` there is also ``prediction_set``: the classes in each row's set by number, the most probable
-        first, then -1.
+        first, then -1. ``recall`` replaces that of the fit: rows whose ``unknown_score`` is above it are unknown.
         """
         now, rows = self._now(X)
-        found = column_arrays(now.head_.predict(rows, coverage))
+        found = column_arrays(now.head_.with_recall(recall).predict(rows, coverage))
         return {**found, "label": now.classes_[found["label"]]}
 
     def transform(self, X: Any) -> np.ndarray:
@@ -141,6 +143,10 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
     def unknown(self, X: Any) -> np.ndarray:
         """True where a row looks like none of the classes."""
         return self.details(X)["unknown"]
+
+    def unknown_score(self, X: Any) -> np.ndarray:
+        """The share of examples of the classes that should look less strange than each row, from 0 to 1."""
+        return self.details(X)["unknown_score"]
 
     def disagreement(self, X: Any) -> np.ndarray:
         """How far the epochs are from saying the same, from 0 to 1."""

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 
 import numpy as np
-import torch
-from jaxtyping import Float, Float32
-from torch import Tensor, nn
+from jaxtyping import Float32, UInt8
 
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.read.photos import Photo, photo_name, photo_pixels
 from e3bm.errors import DataError, SettingsError
-from e3bm.runs.assembly import weights_digest
+from e3bm.fewshot.networks.packaged import PackagedNetwork, SideBySide
 
+if TYPE_CHECKING:
+    from torch import nn
+
+PLUS = " + "
+"""Between the preprocessings of networks whose features stand side by side."""
 OriginKind = Literal["package", "run", "module", "transformers", "text"]
 
 
@@ -28,6 +31,24 @@ class BackboneOrigin:
     """What it can be built from again; empty where that is not known."""
 
 
+@dataclass(frozen=True)
+class SeveralPipelines:
+    """A preprocessing for each of several networks; its text has a plus between theirs."""
+
+    parts: tuple[Pipeline, ...]
+
+    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> tuple[Float32[np.ndarray, "1 c h w"], ...]:
+        """What each of the networks sees of a photo."""
+        return tuple(part.photo(pixels) for part in self.parts)
+
+    def __str__(self) -> str:
+        return PLUS.join(map(str, self.parts))
+
+
+PhotoPipeline: TypeAlias = Pipeline | SeveralPipelines
+Network: TypeAlias = Union[PackagedNetwork, SideBySide, "nn.Module", None]
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureExtractor:
     """Turns photos into features: a preprocessing and a frozen network.
@@ -36,18 +57,55 @@ class FeatureExtractor:
     depend on the photos that are asked about with it. On a CPU it is no slower.
     """
 
-    network: nn.Module
-    pipeline: Pipeline
+    network: Network
+    """None only on the way between two processes, where both know which one is meant."""
+    pipeline: PhotoPipeline
     channels: int
     origin: BackboneOrigin
 
-    def with_pipeline(self, pipeline: Pipeline) -> "FeatureExtractor":
+    def with_pipeline(self, pipeline: PhotoPipeline) -> "FeatureExtractor":
         """The same network with another preprocessing."""
+        several = len(self.network.parts) if isinstance(self.network, SideBySide) else 1
+        found = len(pipeline.parts) if isinstance(pipeline, SeveralPipelines) else 1
+        if found != several:
+            raise SettingsError(
+                f"The backbone '{self.origin.name}' takes {several} preprocessings, with '{PLUS}' between them; "
+                f"found {found} in '{pipeline}'."
+            )
         return replace(self, pipeline=pipeline)
+
+    def engine_note(self) -> str | None:
+        """Why photos go through torch, in one sentence; None where they go through onnxruntime or torch was asked for.
+
+        Whoever asks makes a packaged network ready to run.
+        """
+        parts = self.network.parts if isinstance(self.network, SideBySide) else (self.network,)
+        for part in parts:
+            if not isinstance(part, PackagedNetwork):
+                return (
+                    f"Photos go through torch, which is slower to start: the backbone '{self.origin.name}' "
+                    "has no form for onnxruntime."
+                )
+            note = part.runner().note
+            if note is not None:
+                return note
+        return None
+
+    def torch_network(self) -> "nn.Module":
+        """The network as a module of torch."""
+        if isinstance(self.network, SideBySide):
+            raise SettingsError(f"The backbone '{self.origin.name}' is of several networks; only one can be exported.")
+        module: Any = self.network
+        found: nn.Module = module.module() if isinstance(module, PackagedNetwork) else module
+        return found
 
     def digest(self) -> str:
         """The sha256 of exactly these weights: of the file that they come from, or of the network itself."""
-        return weights_digest(self.network) if self.origin.kind == "run" else self.origin.digest
+        if self.origin.kind != "run":
+            return self.origin.digest
+        from e3bm.runs.assembly import weights_digest
+
+        return weights_digest(self.torch_network())
 
     def features_or_errors(
         self, photos: Sequence[Photo], names: Sequence[str] = ()
@@ -71,28 +129,39 @@ class FeatureExtractor:
             rows.append(row)
         return np.stack(rows)
 
-    @torch.inference_mode()
-    def preprocess(self, photo: Photo) -> Float[Tensor, "1 C H W"]:
-        """What the network sees of a photo."""
-        pixels = torch.tensor(photo_pixels(photo, self.channels))
-        return self.pipeline(pixels.permute(2, 0, 1).unsqueeze(0))
+    def preprocess(self, photo: Photo) -> Any:
+        """What the network sees of a photo: [1, channels, height, width], or a tuple of these for several networks."""
+        return self.pipeline.photo(photo_pixels(photo, self.channels))
 
-    @torch.inference_mode()
-    def features_of(self, image: Float[Tensor, "1 C H W"]) -> Float32[np.ndarray, " D"]:
-        """The features of a preprocessed image."""
-        found = self.network(image)
-        if not isinstance(found, Tensor) or found.shape[0] != 1 or not found.is_floating_point():
-            shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise DataError(f"the backbone gave {shown}, where one row of features was expected")
-        row: np.ndarray = found.flatten().float().numpy()
+    def features_of(self, image: Any) -> Float32[np.ndarray, " D"]:
+        """The features of what ``preprocess`` gives."""
+        network: Any = self.network
+        quick = isinstance(network, PackagedNetwork | SideBySide)
+        row: np.ndarray = network(image) if quick else _run_module(network, image)
         if not np.isfinite(row).all():
             raise DataError("the backbone gave features that are not finite")
         return row
 
 
-def parse_pipeline(text: str) -> Pipeline:
+def _run_module(network: Any, image: Float32[np.ndarray, "1 C H W"]) -> Float32[np.ndarray, " D"]:
+    """The features that a module of torch gives."""
+    import torch
+
+    from e3bm.fewshot.forking import survive_forks
+
+    survive_forks()
+    with torch.inference_mode():
+        found = network(torch.from_numpy(image))
+    if not isinstance(found, torch.Tensor) or found.shape[0] != 1 or not found.is_floating_point():
+        shown = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise DataError(f"the backbone gave {shown}, where one row of features was expected")
+    row: np.ndarray = found.flatten().float().numpy()
+    return row
+
+
+def parse_pipeline(text: str) -> PhotoPipeline:
     """The preprocessing that a text describes; SettingsError where it is random."""
-    pipeline = Pipeline.parse(text)
-    if pipeline.draws:
+    parts = tuple(map(Pipeline.parse, text.split(PLUS)))
+    if any(part.draws for part in parts):
         raise SettingsError(f"The preprocessing of photos must not be random; '{text}' is.")
-    return pipeline
+    return parts[0] if len(parts) == 1 else SeveralPipelines(parts)

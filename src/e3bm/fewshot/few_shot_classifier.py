@@ -10,15 +10,15 @@ from jaxtyping import Float, Float32
 
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name
 from e3bm.errors import DataError
-from e3bm.fewshot.backbones import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
 from e3bm.fewshot.learning.evaluation import Evaluation
 from e3bm.fewshot.learning.suggest import Suggestion, suggest
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, read_model, save_model
+from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.prediction import Prediction, Predictions
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.read_photos import LabelledPhotos, Source, list_photos, open_photos, read_features, read_shots
 from e3bm.fewshot.support_set import Shots, feature_shots, moved_shots
 from e3bm.progress import Progress
@@ -41,7 +41,9 @@ class FewShotClassifier:
         calibrate: bool = True,
         prior: str | Path | None = None,
     ) -> None:
-        """Without a backbone it is EfficientNet-Lite0; else a run folder, ``transformers:NAME``, or any module.
+        """Without a backbone it is EfficientNet-Lite0.
+
+        Others: ``lite2``, ``lite0+lite2`` (both, side by side), a run folder, ``transformers:NAME``, or any module.
 
         A module of one's own needs its ``pipeline``. The other settings are those of E3BMClassifier.
         """
@@ -71,12 +73,12 @@ class FewShotClassifier:
 
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add a class; the result equals a fit from scratch with it."""
-        shots = self.fitted.shots_without(name, load_prior(self.prior_path))
+        shots = self.fitted.shots_without(name, prior_digest(self.prior_path))
         return self._refit({**shots, **read_shots({name: self._listed(photos)}, self.extractor).shots})
 
     def add_shots(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add photos to a class; the result equals a fit from scratch with them."""
-        shots = self.fitted.shots_with(name, load_prior(self.prior_path))
+        shots = self.fitted.shots_with(name, prior_digest(self.prior_path))
         more = read_shots({name: self._listed(photos)}, self.extractor).shots[name]
         return self._refit({**shots, name: shots[name].joined(more)})
 
@@ -86,7 +88,7 @@ class FewShotClassifier:
         A photo that another class has already moves from there. A label that is no class is taken for a slip of the
         pen unless ``new_class`` says that it is meant.
         """
-        shots = dict(self.fitted.changeable_shots(load_prior(self.prior_path)))
+        shots = dict(self.fitted.changeable_shots(prior_digest(self.prior_path)))
         if label not in shots and not new_class:
             raise DataError(
                 f"There is no class '{label}'; there are {', '.join(self.classes)}. "
@@ -110,7 +112,7 @@ class FewShotClassifier:
 
     def forget_class(self, name: str) -> "FewShotClassifier":
         """Remove a class; nothing of its photos is kept."""
-        shots = self.fitted.shots_with(name, load_prior(self.prior_path))
+        shots = self.fitted.shots_with(name, prior_digest(self.prior_path))
         return self._refit({other: some for other, some in shots.items() if other != name})
 
     def features(self, photos: Photo | Iterable[Photo]) -> Float32[np.ndarray, "N D"]:
@@ -118,29 +120,44 @@ class FewShotClassifier:
         return self.extractor(as_photos(photos)[0])
 
     @overload
-    def predict(self, photos: str | Path | bytes, *, coverage: float | None = None) -> Prediction: ...
+    def predict(
+        self, photos: str | Path | bytes, *, coverage: float | None = None, recall: float | None = None
+    ) -> Prediction: ...
     @overload
-    def predict(self, photos: list[Any] | tuple[Any, ...], *, coverage: float | None = None) -> Predictions: ...
+    def predict(
+        self, photos: list[Any] | tuple[Any, ...], *, coverage: float | None = None, recall: float | None = None
+    ) -> Predictions: ...
     @overload
-    def predict(self, photos: Any, *, coverage: float | None = None) -> Any: ...
-    def predict(self, photos: Any, *, coverage: float | None = None) -> Any:
-        """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too."""
+    def predict(self, photos: Any, *, coverage: float | None = None, recall: float | None = None) -> Any: ...
+    def predict(self, photos: Any, *, coverage: float | None = None, recall: float | None = None) -> Any:
+        """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too.
+
+        A ``recall`` replaces that of the fit: photos whose ``unknown_score`` is above it are called unknown.
+        """
         fitted, (some, single) = self.fitted, as_photos(photos)
-        found = fitted.predict(self.extractor(some), coverage) if some else []
+        found = fitted.predict(self.extractor(some), coverage, recall) if some else []
         return found[0] if single else Predictions(found, _paths(some))
 
-    def predict_features(self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None) -> Predictions:
+    def predict_features(
+        self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None, recall: float | None = None
+    ) -> Predictions:
         """Predictions of features, as ``features`` gives them."""
-        return Predictions(self.fitted.predict(features, coverage))
+        return Predictions(self.fitted.predict(features, coverage, recall))
+
+    def why_all_classes(self, coverage: float) -> str | None:
+        """Why prediction sets of this coverage hold every class; None where they need not."""
+        return self.fitted.head.why_all_classes(coverage)
 
     def predict_batch(self, photos: Iterable[Photo]) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
         some = as_photos(photos)[0]
         return Predictions(self.predict_batch_features(self.extractor(some)) if some else [], _paths(some))
 
-    def predict_batch_features(self, features: Float[np.ndarray, "N D"]) -> Predictions:
+    def predict_batch_features(self, features: Float[np.ndarray, "N D"], *, recall: float | None = None) -> Predictions:
         """Predictions of features that are used together."""
-        return Predictions(self.fitted.predict_together(features, load_prior(self.prior_path)))
+        from e3bm.fewshot.prior.file import load_prior
+
+        return Predictions(self.fitted.predict_together(features, load_prior(self.prior_path), recall))
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
@@ -248,12 +265,12 @@ class FewShotClassifier:
     @property
     def rates(self) -> Float[np.ndarray, " M"]:
         """alpha_m of every epoch."""
-        return self.fitted.head.ensemble.rates.numpy()
+        return self.fitted.head.ensemble.rates
 
     @property
     def votes(self) -> Float[np.ndarray, " M"]:
         """v_m of every epoch."""
-        return self.fitted.head.ensemble.votes.numpy()
+        return self.fitted.head.ensemble.votes
 
     @property
     def left_out_accuracy(self) -> float | None:

@@ -1,37 +1,33 @@
-"""A head fitted to features: the ensemble, its temperature and threshold, and what the support set says of itself."""
+"""A head fitted to features: the ensemble, its temperature and threshold, and what the support set says of itself.
+
+Prediction is NumPy alone; torch is imported by a fit, and where examples are used together.
+"""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
 
-from e3bm.core.context import TINY
 from e3bm.errors import DataError, SettingsError
-from e3bm.fewshot.forking import survive_forks
 from e3bm.fewshot.prior.canonical import canonical_array
-from e3bm.fewshot.prior.ensemble_head import EnsembleHead, fit_ensemble_head, working_precision
-from e3bm.fewshot.prior.file import FewShotPrior
-from e3bm.fewshot.prior.leave_one_out import leave_one_out
-from e3bm.fewshot.prior.together import scores_together
-from e3bm.fewshot.trust import (
-    Suspicion,
-    TrustPrior,
-    choose_temperature,
-    known_scores,
-    known_threshold,
-    suspicious_labels,
-)
+from e3bm.fewshot.prior.head_arrays import HeadArrays, log_sum_exp, softmax
 from e3bm.progress import Progress
 
-survive_forks()
+if TYPE_CHECKING:
+    from e3bm.fewshot.prior.file import FewShotPrior
+
 ROWS_AT_ONCE = 4096
 MOST_TOGETHER = 2000
 ERROR_POWER = 1.25
 """How fast errors fall with examples: of 0.8 to 1.5 it fits digits and miniImageNet's validation classes best."""
+FEWEST_SEEN = 0.6  # share of the classes that examples used together should seem to be spread over
+TINY = 1e-12  # keeps logarithms of shares finite
+LEVELS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.98)
+"""Shares of examples of the classes that score below a threshold."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,33 @@ class PredictionArrays:
     unknown: Bool[np.ndarray, " N"]
     known_scores: Float[np.ndarray, " N"]
     disagreement: Float[np.ndarray, " N"]
+    unknown_scores: Float[np.ndarray, " N"]
+    """The share of examples of the classes that look less strange, from 0.02 to 0.995."""
     sets: Bool[np.ndarray, "N W"] | None = None
     """Which classes are in each example's prediction set; None where no coverage was asked for."""
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A support example that looks like another class: its position, both classes, the odds against its label."""
+
+    position: int
+    label: int
+    looks_like: int
+    odds: float
 
 
 @dataclass(frozen=True, eq=False)
 class FittedHead:
     """Predicts features; a plain record that can be saved, compared and shared between threads."""
 
-    ensemble: EnsembleHead
-    trust: TrustPrior
+    ensemble: HeadArrays
+    trust: Mapping[str, Any]
+    """What the prior says about confidence, as ``TrustPrior.as_json`` gives it and a model file keeps it."""
     temperature: float
     """What scores are divided by before they become probabilities."""
-    threshold: float
-    """The known score below which an example is called unknown."""
+    levels: Float[np.ndarray, " L"]
+    """The known score below which each share of ``LEVELS`` of the examples of the classes should lie."""
     misfits: Float[np.ndarray, " L"]
     """1 - probability of the right class, for every left-out example."""
     left_out_accuracy: float | None
@@ -86,6 +95,26 @@ class FittedHead:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "misfits", canonical_array(self.misfits, np.float64))
+        object.__setattr__(self, "levels", canonical_array(self.levels, np.float64))
+
+    @property
+    def threshold(self) -> float:
+        """The known score below which an example is called unknown."""
+        return float(np.interp(1 - self.options.recall, LEVELS, self.levels))
+
+    def with_recall(self, recall: float | None) -> "FittedHead":
+        """The same head with another threshold for unknown examples; None leaves it as it is."""
+        return self if recall is None else replace(self, options=replace(self.options, recall=recall))
+
+    def why_all_classes(self, coverage: float) -> str | None:
+        """Why prediction sets of this coverage hold every class; None where they need not."""
+        if set_threshold(self.misfits, coverage) < 1:
+            return None
+        needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+        return (
+            f"Sets of {100 * coverage:g} % hold every class: {len(self.misfits)} labelled examples could be left out "
+            f"to see how predictions fail, and {needed} are needed; add examples to each class, or ask for less."
+        )
 
     @property
     def expected_accuracy(self) -> float | None:
@@ -102,24 +131,33 @@ class FittedHead:
 
     def predict(self, features: Float[np.ndarray, "N D"], coverage: float | None = None) -> PredictionArrays:
         """Everything that can be said of examples; prediction sets only where their ``coverage`` is given."""
-        parts = [self._predict_rows(features[start : start + ROWS_AT_ONCE]) for start in _starts(len(features))]
+        with np.errstate(all="ignore"):  # whoever asks sees what is not finite
+            parts = [self._predict_rows(features[start : start + ROWS_AT_ONCE]) for start in _starts(len(features))]
         found = PredictionArrays(*[np.concatenate(part) for part in zip(*parts, strict=True)])
         if coverage is None:
             return found
         return replace(found, sets=prediction_sets(found.probabilities, self.misfits, coverage))
 
-    def predict_together(self, features: Float[np.ndarray, "N D"], prior: FewShotPrior) -> PredictionArrays:
+    def predict_together(self, features: Float[np.ndarray, "N D"], prior: "FewShotPrior") -> PredictionArrays:
         """The same for examples that are used together (SIB+E3BM): each prediction depends on the other examples.
 
         More than MOST_TOGETHER are used in parts of about the same size. Whether an example is unknown and how far
-        the epochs disagree does not depend on the others.
+        the epochs disagree does not depend on the others. Where most of the examples seem to be of a few of the
+        classes they are answered alone: using them together would spread them over all classes.
         """
-        alone = self.predict(features)
-        learner = prior.learner_together(self.ensemble.centre.dtype)
+        import torch
+
+        from e3bm.fewshot.prior.ensemble_head import EnsembleHead
+        from e3bm.fewshot.prior.together import scores_together
+
+        alone, head = self.predict(features), EnsembleHead.of(self.ensemble)
+        if is_one_sided(alone.labels, head.ways):
+            return alone
+        learner = prior.learner_together(head.centre.dtype)
         parts = []
         for rows in np.array_split(features, max(1, -(-len(features) // MOST_TOGETHER))):
             if len(rows):
-                scores = scores_together(learner, self.ensemble, self.ensemble.space(torch.from_numpy(rows)))
+                scores = scores_together(learner, head, head.space(torch.from_numpy(rows)))
                 parts.append((scores / self.temperature).softmax(-1).numpy())
         found = np.concatenate(parts) if parts else alone.probabilities
         return replace(alone, probabilities=found, labels=found.argmax(-1))
@@ -128,13 +166,13 @@ class FittedHead:
         """Calibrated scores, whose softmax is the probabilities: one matrix product."""
         parts = []
         for start in _starts(len(features)):
-            placed = self.ensemble.space(torch.from_numpy(features[start : start + ROWS_AT_ONCE]))
-            parts.append((self.ensemble.scores(placed) / self.temperature).numpy())
+            placed = self.ensemble.space(features[start : start + ROWS_AT_ONCE])
+            parts.append(self.ensemble.scores(placed) / self.temperature)
         return np.concatenate(parts)
 
     def probabilities(self, features: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities."""
-        return torch.from_numpy(self.scores(features)).softmax(-1).numpy()
+        return softmax(self.scores(features))
 
     def sets(self, features: Float[np.ndarray, "N D"], coverage: float) -> Bool[np.ndarray, "N W"]:
         """Prediction sets that should hold the right class in this share of cases."""
@@ -143,16 +181,32 @@ class FittedHead:
     def _predict_rows(self, features: Float[np.ndarray, "N D"]) -> tuple[np.ndarray, ...]:
         """The arrays of PredictionArrays, in their order, for rows that fit into memory together."""
         head = self.ensemble
-        placed = head.space(torch.from_numpy(features))
-        scores = head.scores(placed)
-        known = known_scores(scores, head.distances(placed), self.temperature, head.facts.unsqueeze(0), self.trust)
+        placed = head.space(features)
+        scores = head.scores(placed) / self.temperature
+        known = known_scores(log_sum_exp(scores), head.distances(placed), head.facts, self.trust["known"])
         disagreement = epoch_disagreement(head.epoch_scores(placed), head.votes, self.temperature)
-        found = (scores / self.temperature).softmax(-1).numpy()
-        return found, found.argmax(-1), (known < self.threshold).numpy(), known.numpy(), disagreement.numpy()
+        found = softmax(scores)
+        # The share of known examples that look less strange; flat stretches of the levels are stretched by a hair.
+        unknown = 1 - np.interp(known, self.levels + 1e-9 * np.arange(len(LEVELS)), LEVELS)
+        return found, found.argmax(-1), known < self.threshold, known, disagreement, unknown
+
+
+def known_scores(
+    energy: Float[np.ndarray, " N"],
+    distances: Float[np.ndarray, " N"],
+    facts: Float[np.ndarray, " F"],
+    weights: Sequence[float],
+) -> Float[np.ndarray, " N"]:
+    """How much examples look like any of the classes: ``TrustPrior.known_score`` in NumPy."""
+    both = np.stack([energy, distances], -1)
+    products = (both[:, :, None] * facts).reshape(len(both), 2 * len(facts))
+    design = np.concatenate([np.ones_like(both[:, :1]), both, np.tile(facts, (len(both), 1)), products], -1)
+    found: np.ndarray = design @ np.asarray(weights, dtype=energy.dtype)
+    return found
 
 
 def fit_head(
-    prior: FewShotPrior,
+    prior: "FewShotPrior",
     features: Float[np.ndarray, "S D"],
     labels: Int64[np.ndarray, " S"],
     ways: int,
@@ -164,6 +218,14 @@ def fit_head(
 
     An example of weight 2 counts as two equal ones, and is left out as one.
     """
+    import torch
+
+    from e3bm.fewshot import trust as judged
+    from e3bm.fewshot.forking import survive_forks
+    from e3bm.fewshot.prior.ensemble_head import fit_ensemble_head, working_precision
+    from e3bm.fewshot.prior.leave_one_out import leave_one_out
+
+    survive_forks()
     _check_support(features, labels, ways)
     order = _canonical_order(features, labels)
     amounts = None if weights is None else torch.from_numpy(weights[order])
@@ -179,8 +241,12 @@ def fit_head(
         else None
     )
     counts = np.bincount(labels, minlength=ways)
-    shots = float(np.exp(np.log(np.bincount(labels, weights, minlength=ways)).mean()))
-    temperature = choose_temperature(held_out, shots, trust)
+    present = np.bincount(labels, weights, minlength=ways).astype(np.float64)
+    margin = judged.support_margin(ensemble.scores(ensemble.space(support)), targets)
+    shots, facts = judged.mean_shots(present), judged.temperature_facts(ensemble, margin, present, held_out)
+    temperature = judged.choose_temperature(facts, trust)
+    known = judged.known_facts(facts, ensemble, temperature, shots, held_out, trust)
+    levels = judged.known_levels(known, shots, trust)
     misfits, accuracy = np.empty(0), None
     if held_out is not None:
         found = (held_out.scores / temperature).softmax(-1).double()
@@ -188,19 +254,25 @@ def fit_head(
         accuracy = float((found.argmax(-1) == held_out.labels).double().mean())
     suspicions = [
         Suspicion(int(order[one.position]), one.label, one.looks_like, one.odds)
-        for one in suspicious_labels(held_out, temperature, trust)
+        for one in judged.suspicious_labels(held_out, temperature, trust)
     ]
     return FittedHead(
-        ensemble=ensemble,
-        trust=trust,
+        ensemble=HeadArrays.of(ensemble),
+        trust=trust.as_json(),
         temperature=temperature,
-        threshold=known_threshold(held_out, temperature, ensemble.facts, shots, trust, options.recall),
+        levels=levels,
         misfits=misfits,
         left_out_accuracy=accuracy,
         suspicions=tuple(suspicions),
         options=options,
         counts=tuple(int(count) for count in counts),
     )
+
+
+def check_coverage(coverage: float) -> None:
+    """Refuse a coverage that no prediction set can have."""
+    if not 0 < coverage < 1:
+        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
 
 
 def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:
@@ -210,8 +282,7 @@ def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:
     every class is in the set. Left-out examples are predicted by fits that miss them, which should make the sets a
     little larger than needed.
     """
-    if not 0 < coverage < 1:
-        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
+    check_coverage(coverage)
     rank = math.ceil((len(misfits) + 1) * coverage)
     return float(np.sort(misfits)[rank - 1]) if 1 <= rank <= len(misfits) else 1.0
 
@@ -225,20 +296,31 @@ def prediction_sets(
     return inside
 
 
+def is_one_sided(labels: Int64[np.ndarray, " N"], ways: int) -> bool:
+    """Whether predicted labels are spread over much fewer classes than there could be among them."""
+    if len(labels) < 2:
+        return False
+    shares = np.bincount(labels, minlength=ways) / len(labels)
+    seen = np.exp(-(shares * np.log(np.maximum(shares, TINY))).sum())
+    return bool(seen < FEWEST_SEEN * min(ways, len(labels)))
+
+
 def epoch_disagreement(
-    epoch_scores: Float[Tensor, "M N W"], votes: Float[Tensor, " M"], temperature: float
-) -> Float[Tensor, " N"]:
+    epoch_scores: Float[np.ndarray, "M N W"], votes: Float[np.ndarray, " M"], temperature: float
+) -> Float[np.ndarray, " N"]:
     """How much the epochs of an ensemble differ, in units of log W: 0 where they agree, 1 is the most possible.
 
     It is the mean divergence of the epochs' predictions from their mean. Epochs count by the size of their votes, and
     each one's scores are stretched as the sum is.
     """
-    share = votes.abs() / (votes.abs().sum() + TINY)
-    stretch = float(votes.sum()) / temperature
-    logs = (epoch_scores * stretch).log_softmax(-1)
-    mean = (share.view(-1, 1, 1) * logs.exp()).sum(0)
-    divergences = (logs.exp() * (logs - (mean + TINY).log())).sum(-1)
-    return (share @ divergences).clamp_min(0) / math.log(epoch_scores.shape[-1])
+    share = np.abs(votes) / (np.abs(votes).sum() + TINY)
+    stretched = epoch_scores * (float(votes.sum()) / temperature)
+    logs = stretched - log_sum_exp(stretched)[..., None]
+    shares = np.exp(logs)
+    mean = (share[:, None, None] * shares).sum(0)
+    divergences = (shares * (logs - np.log(mean + TINY))).sum(-1)
+    found: np.ndarray = np.maximum(share @ divergences, 0) / math.log(epoch_scores.shape[-1])
+    return found
 
 
 def _canonical_order(features: Float[np.ndarray, "S D"], labels: Int64[np.ndarray, " S"]) -> Int64[np.ndarray, " S"]:

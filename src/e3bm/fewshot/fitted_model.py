@@ -3,20 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from e3bm.data.read.photos import UnusedFile, unused_sentences
 from e3bm.errors import DataError
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prediction import Prediction, prediction_records
-from e3bm.fewshot.prior.ensemble_head import EnsembleHead
-from e3bm.fewshot.prior.file import FewShotPrior, load_prior
+from e3bm.fewshot.prior.head_arrays import HeadArrays
 from e3bm.fewshot.support_set import Shots, SupportSet, feature_table
 from e3bm.progress import Progress
+
+if TYPE_CHECKING:
+    from e3bm.fewshot.prior.file import FewShotPrior
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,22 @@ class FittedModel:
     unused: tuple[UnusedFile, ...] = ()
     """Files among the labelled photos that are no photos."""
 
-    def predict(self, features: Float[np.ndarray, "N D"], coverage: float | None = None) -> list[Prediction]:
-        """What is said of features; ``coverage`` asks for prediction sets too."""
-        rows = feature_table(features, self.head.ensemble.feature_size)
+    def predict(
+        self, features: Float[np.ndarray, "N D"], coverage: float | None = None, recall: float | None = None
+    ) -> list[Prediction]:
+        """What is said of features; ``coverage`` asks for prediction sets too, ``recall`` is that of this question."""
+        rows, head = feature_table(features, self.head.ensemble.feature_size), self.head.with_recall(recall)
         # Row by row: in a product of matrices the last bits of a row depend on how many rows there are.
         return [
-            found
-            for row in rows[:, None]
-            for found in prediction_records(self.classes, self.head.predict(row, coverage))
+            found for row in rows[:, None] for found in prediction_records(self.classes, head.predict(row, coverage))
         ]
 
-    def predict_together(self, features: Float[np.ndarray, "N D"], prior: FewShotPrior) -> list[Prediction]:
+    def predict_together(
+        self, features: Float[np.ndarray, "N D"], prior: "FewShotPrior", recall: float | None = None
+    ) -> list[Prediction]:
         """What is said of features that are used together: each prediction depends on the other rows."""
         rows = feature_table(features, self.head.ensemble.feature_size)
-        return prediction_records(self.classes, self.head.predict_together(rows, prior))
+        return prediction_records(self.classes, self.head.with_recall(recall).predict_together(rows, prior))
 
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
         """Doubtful labels by name, the most doubtful first."""
@@ -90,7 +93,7 @@ class FittedModel:
         """
         support, ensemble = self._kept_support("say which photos mattered"), self.head.ensemble
         row = feature_table(np.asarray(features)[None], ensemble.feature_size)
-        examples, query = torch.from_numpy(support.features), ensemble.space(torch.from_numpy(row))
+        examples, query = support.features, ensemble.space(row)
         best = int(ensemble.scores(query).argmax())
         coefficients = _support_coefficients(ensemble, examples)
         against_mean = coefficients[best] - coefficients.mean(0)
@@ -101,26 +104,29 @@ class FittedModel:
         found = [Influence(*photo, amount) for photo, amount in zip(photos, amounts, strict=True)]
         return tuple(sorted(found, key=lambda one: -abs(one.amount)))
 
-    def changeable_shots(self, prior: FewShotPrior) -> Mapping[str, Shots]:
-        """The labelled features by class, for a fit with other classes; DataError where there can be no such fit."""
+    def changeable_shots(self, prior_digest: str) -> Mapping[str, Shots]:
+        """The labelled features by class, for a fit with other classes and the prior of that digest.
+
+        DataError where there can be no such fit.
+        """
         support = self._kept_support("change its classes")
-        if self.own_prior and prior.digest != self.prior_digest:
+        if self.own_prior and prior_digest != self.prior_digest:
             raise DataError(
                 "This model was made with a prior of its own; to change its classes load it with that: "
                 "FewShotClassifier.load(path, prior=FILE)."
             )
         return support.shots
 
-    def shots_without(self, name: str, prior: FewShotPrior) -> Mapping[str, Shots]:
+    def shots_without(self, name: str, prior_digest: str) -> Mapping[str, Shots]:
         """The same, where ``name`` is to become a new class."""
-        shots = self.changeable_shots(prior)
+        shots = self.changeable_shots(prior_digest)
         if name in shots:
             raise DataError(f"There is a class '{name}' already; add_shots adds photos to it.")
         return shots
 
-    def shots_with(self, name: str, prior: FewShotPrior) -> Mapping[str, Shots]:
+    def shots_with(self, name: str, prior_digest: str) -> Mapping[str, Shots]:
         """The same, where ``name`` is a class that is to be changed."""
-        shots = self.changeable_shots(prior)
+        shots = self.changeable_shots(prior_digest)
         if name not in shots:
             raise DataError(f"There is no class '{name}'; there are {', '.join(self.classes)}.")
         return shots
@@ -144,13 +150,18 @@ def fit_model(
     progress: Progress | None = None,
 ) -> FittedModel:
     """Fit the labelled features of every class; ``notes`` and ``unused`` tell of the photos they came from."""
-    support, prior = SupportSet.of(shots), load_prior(prior_path)
+    support = SupportSet.of(shots)
+    from e3bm.fewshot.prior.file import load_prior
+
+    prior = load_prior(prior_path)
     head = fit_head(prior, support.features, support.labels, len(support.classes), options, progress)
     said = (*notes, *unused_sentences(unused), *support.notes())
     return FittedModel(support.classes, head, support, prior.digest, prior_path is not None, said, unused)
 
 
-def _support_coefficients(head: EnsembleHead, support: Float[Tensor, "S D"]) -> Float[Tensor, "W S"]:
+def _support_coefficients(head: HeadArrays, support: Float[np.ndarray, "S D"]) -> Float[np.ndarray, "W S"]:
     """The head's weights as sums of support features; of all such sums the one with the smallest coefficients."""
-    inverse: Tensor = torch.linalg.pinv(head.space(support))
-    return head.weight @ inverse
+    placed = head.space(support)
+    rounding = max(placed.shape) * float(np.finfo(placed.dtype).eps)
+    found: np.ndarray = head.weight @ np.linalg.pinv(placed, rcond=rounding)
+    return found

@@ -7,6 +7,7 @@ reading a file of unknown origin runs nothing, and takes memory in proportion to
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
 from importlib.metadata import version
@@ -14,23 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
-import torch
-from torch import Tensor
+import safetensors.numpy
 
 from e3bm.errors import CheckpointError, E3BMError
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor
-from e3bm.fewshot.fitted_head import FitOptions, FittedHead
+from e3bm.fewshot.fitted_head import LEVELS, FitOptions, FittedHead, Suspicion
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.prior.ensemble_head import EnsembleHead
+from e3bm.fewshot.prior.head_arrays import HeadArrays
 from e3bm.fewshot.support_set import Shots, SupportSet, check_class_name, numbered_names
-from e3bm.fewshot.trust import Suspicion, TrustPrior
 from e3bm.json_files import parse_json
 from e3bm.runs.folder.files import write_bytes
-from e3bm.runs.folder.tensor_files import DIGEST, parse_tensor_file, update_by_tensors
+from e3bm.runs.folder.tensor_files import DIGEST, parse_array_file, update_by_arrays
 
 FORMAT, VERSION = "e3bm-model", 1
 ABOUT = "e3bm"
+PICTURES = "pictures"
 SUFFIX = ".e3bm"
 WITH_WEIGHTS = ("run",)
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures; a fit gives about 1
@@ -63,11 +62,17 @@ def check_target(path: Path, *, replace: bool = True) -> None:
 
 
 def model_bytes(
-    extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool, keep_backbone: bool = True
+    extractor: FeatureExtractor,
+    fitted: FittedModel,
+    *,
+    keep_support: bool,
+    keep_backbone: bool = True,
+    pictures: Sequence[bytes] = (),
 ) -> bytes:
     """The content of the file; the same model has the same bytes.
 
-    Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``.
+    Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``. ``pictures`` are small
+    ones of the labelled photos, as encoded images, in the order of the support; nobody but the page looks at them.
     """
     head = fitted.head
     about = {
@@ -79,35 +84,35 @@ def model_bytes(
         "pipeline": str(extractor.pipeline),
         "prior": {"digest": fitted.prior_digest, "own": fitted.own_prior},
         "options": asdict(head.options),
-        "trust": head.trust.as_json(),
+        "trust": dict(head.trust),
         "suspicions": [asdict(one) for one in head.suspicions],
+        "levels": head.levels.tolist(),
         **{name: getattr(head, name) for name in KEPT_SCALARS},
     }
-    tensors = {
-        f"head.{field.name}": getattr(head.ensemble, field.name)
-        for field in fields(head.ensemble)
-        if isinstance(getattr(head.ensemble, field.name), Tensor)
-    }
-    tensors["misfits"] = torch.from_numpy(head.misfits)
+    tensors = {f"head.{name}": value for name, value in head.ensemble.arrays().items()}
+    tensors["misfits"] = head.misfits
     if keep_support and fitted.support is not None:
-        tensors["support.features"] = torch.from_numpy(fitted.support.features)
+        tensors["support.features"] = fitted.support.features
+    if any(pictures):
+        tensors[PICTURES] = np.frombuffer(b"".join(pictures), dtype=np.uint8)
+        about[PICTURES] = [len(one) for one in pictures]
     if keep_backbone and extractor.origin.kind in WITH_WEIGHTS:
-        tensors |= {f"backbone.{name}": value for name, value in extractor.network.state_dict().items()}
-    # Copies: safetensors refuses tensors that share memory.
-    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        weights = extractor.torch_network().state_dict()
+        tensors |= {f"backbone.{name}": value.detach().cpu().numpy() for name, value in weights.items()}
+    copies = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in tensors.items()}
     # One entry only: safetensors writes several in any order, and the same model should have the same bytes.
-    return safetensors.torch.save(copies, {ABOUT: _text({**about, DIGEST: content_digest(about, copies)})})
+    return safetensors.numpy.save(copies, {ABOUT: _text({**about, DIGEST: content_digest(about, copies)})})
 
 
-def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What a file says and holds, after everything that can be checked without a backbone was checked.
 
     Where its ``content`` is given, nothing is opened and ``path`` is only what errors call it.
     """
     try:
-        texts, tensors = parse_tensor_file(_content(path) if content is None else content)
+        texts, tensors = parse_array_file(_content(path) if content is None else content)
     except ValueError as error:
-        raise CheckpointError(f"{path} is no model of `e3bm fit`, or damaged ({error}).") from None
+        raise CheckpointError(f"{path} cannot be used: it is no model of `e3bm fit`, or damaged ({error}).") from None
     try:
         about = parse_json(texts.get(ABOUT, "{}"))
         form, number, digest = about.get("format"), about.get("version"), about.pop(DIGEST, None)
@@ -126,7 +131,7 @@ def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any]
     return about, tensors
 
 
-def parse_fit(path: Path, about: dict[str, Any], tensors: dict[str, Tensor]) -> FittedModel:
+def parse_fit(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> FittedModel:
     """The fit that a file holds; a file that contradicts itself is refused."""
     try:
         classes = tuple(about["classes"])
@@ -157,10 +162,25 @@ def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int
         raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
 
 
-def content_digest(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+def parse_pictures(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[bytes, ...]:
+    """The small pictures that a file has of its labelled photos; nothing where it has none."""
+    if PICTURES not in about:
+        return ()
+    try:
+        lengths = [int(length) for length in about[PICTURES]]
+        content = tensors[PICTURES].tobytes()
+        if min(lengths) < 0 or sum(lengths) != len(content) or len(lengths) != sum(about["counts"]):
+            raise ValueError("the number or size of its pictures")
+        ends = np.cumsum(lengths).tolist()
+        return tuple(content[end - length : end] for end, length in zip(ends, lengths, strict=True))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+
+
+def content_digest(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
     """A name for exactly this content."""
     digest = sha256(_text(about).encode())
-    update_by_tensors(digest, tensors)
+    update_by_arrays(digest, tensors)
     return digest.hexdigest()
 
 
@@ -171,7 +191,7 @@ def _text(about: dict[str, Any]) -> str:
 def _may_be_replaced(path: Path) -> bool:
     """Whether a file may be written over: a model, or nothing at all."""
     try:
-        return ABOUT in parse_tensor_file(path.read_bytes())[0]
+        return ABOUT in parse_array_file(path.read_bytes())[0]
     except (OSError, ValueError):
         return path.stat().st_size == 0
 
@@ -187,17 +207,19 @@ def _content(path: Path) -> bytes:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> FittedHead:
+def _head_of(about: dict[str, Any], tensors: dict[str, np.ndarray], ways: int) -> FittedHead:
     """The fitted head of a file: ensemble, temperature, threshold and what leaving out showed."""
     options = FitOptions(**about["options"])
     ensemble = _ensemble_of(tensors, ways, unit_length=options.unit_length)
-    trust = TrustPrior.from_json(about["trust"])
+    known = [float(each) for each in about["trust"]["known"]]
+    if len(known) != 3 * (1 + len(ensemble.facts)) or not all(map(math.isfinite, known)):
+        raise CheckpointError("its numbers of trust are not readable")
     counts = tuple(int(count) for count in about["counts"])
     if len(counts) != ways or min(counts) < 1:
         raise CheckpointError(f"it has {ways} classes and {len(counts)} numbers of photos")
-    temperature, threshold = float(about["temperature"]), float(about["threshold"])
-    if not (math.isfinite(threshold) and COLDEST <= temperature <= HOTTEST):
-        raise CheckpointError(f"its temperature {temperature} or threshold {threshold} is no usable number")
+    temperature, levels = float(about["temperature"]), _levels_of(about, options.recall)
+    if not (np.isfinite(levels).all() and (np.diff(levels) >= 0).all() and COLDEST <= temperature <= HOTTEST):
+        raise CheckpointError(f"its temperature {temperature} or thresholds {levels.tolist()} are no usable numbers")
     accuracy = about["left_out_accuracy"]
     suspicions = tuple(
         Suspicion(int(one["position"]), int(one["label"]), int(one["looks_like"]), float(one["odds"]))
@@ -208,10 +230,10 @@ def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> Fi
             raise CheckpointError("it doubts a photo that it does not have")
     head = FittedHead(
         ensemble=ensemble,
-        trust=trust,
+        trust=about["trust"],
         temperature=temperature,
-        threshold=threshold,
-        misfits=_finite("misfits", tensors["misfits"]).double().view(-1).numpy(),
+        levels=levels,
+        misfits=_finite("misfits", tensors["misfits"]).reshape(-1),
         left_out_accuracy=None if accuracy is None else float(accuracy),
         suspicions=suspicions,
         options=options,
@@ -224,11 +246,24 @@ def _head_of(about: dict[str, Any], tensors: dict[str, Tensor], ways: int) -> Fi
     return head
 
 
-def _ensemble_of(tensors: dict[str, Tensor], ways: int, *, unit_length: bool) -> EnsembleHead:
+def _levels_of(about: dict[str, Any], recall: float) -> np.ndarray:
+    """The thresholds of a file; an older one has one of them, and how far the others are from it."""
+    threshold = float(about["threshold"])
+    if "levels" in about:
+        levels = np.array([float(value) for value in about["levels"]]).reshape(len(LEVELS))
+        if float(np.interp(1 - recall, LEVELS, levels)) != threshold:
+            raise CheckpointError("its thresholds are no usable numbers: they contradict one another")
+        return levels
+    trust = about["trust"]
+    spread = lambda level: np.interp(level, trust["spread_levels"], trust["spread_values"])
+    return np.asarray(threshold + spread(LEVELS) - spread(1 - recall))
+
+
+def _ensemble_of(tensors: dict[str, np.ndarray], ways: int, *, unit_length: bool) -> HeadArrays:
     """The ensemble head of a file; every tensor has the shape that the others imply."""
     sizes = {"W": ways}
     values: dict[str, Any] = {"unit_length": unit_length}
-    for field in fields(EnsembleHead):
+    for field in fields(HeadArrays):
         if field.name not in SHAPES:
             continue
         value = _finite(field.name, tensors[f"head.{field.name}"])
@@ -238,21 +273,20 @@ def _ensemble_of(tensors: dict[str, Tensor], ways: int, *, unit_length: bool) ->
         if len(found) != len(expected) or found != wanted:
             raise CheckpointError(f"its tensor '{field.name}' has shape {found}, which does not fit the others")
         values[field.name] = value
-    types = {value.dtype for value in values.values() if isinstance(value, Tensor)}
-    if len(types) != 1 or not types <= {torch.float32, torch.float64}:
-        found_types = ", ".join(sorted(str(each).removeprefix("torch.") for each in types))
-        raise CheckpointError(f"its head is of {found_types}, expected float32 or float64 throughout")
-    return EnsembleHead(**values)
+    types = {value.dtype.name for value in values.values() if isinstance(value, np.ndarray)}
+    if len(types) != 1:
+        raise CheckpointError(f"its head is of {', '.join(sorted(types))}, expected float32 or float64 throughout")
+    return HeadArrays(**values)
 
 
-def _support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict[str, Tensor]) -> SupportSet | None:
+def _support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict[str, np.ndarray]) -> SupportSet | None:
     """The labelled features, class by class; None where they were dropped."""
     if "support.features" not in tensors:
         return None
     features = _finite("support.features", tensors["support.features"])
-    if features.dtype != torch.float32 or tuple(features.shape) != (sum(counts), len(tensors["head.centre"])):
+    if features.dtype != np.float32 or tuple(features.shape) != (sum(counts), len(tensors["head.centre"])):
         raise CheckpointError(f"its support features have shape {tuple(features.shape)}, which does not fit the head")
-    parts = np.split(features.numpy(), np.cumsum(counts)[:-1])
+    parts = np.split(features, np.cumsum(counts)[:-1])
     support = SupportSet.of(
         {name: Shots(part, numbered_names(name, len(part))) for name, part in zip(classes, parts, strict=True)}
     )
@@ -261,7 +295,7 @@ def _support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict
     return support
 
 
-def _finite(name: str, value: Tensor) -> Tensor:
-    if value.dtype not in (torch.float32, torch.float64) or not bool(torch.isfinite(value).all()):
+def _finite(name: str, value: np.ndarray) -> np.ndarray:
+    if value.dtype not in (np.float32, np.float64) or not np.isfinite(value).all():
         raise CheckpointError(f"its tensor '{name}' holds what is no finite number of 32 or 64 bits")
     return value

@@ -1,11 +1,14 @@
-"""A fitted classifier as one ONNX graph: backbone, collapsed head, temperature and softmax.
+"""A fitted classifier as one ONNX graph, from pixels to everything that is said of a photo.
 
-It takes preprocessed images, any number at once, and gives probabilities; the preprocessing and the class names are in
-the file's metadata. Nothing is written before onnxruntime has given what torch gives.
+It takes 8-bit pixels of the network's own size, any number of images at once, normalises them itself, and gives
+probabilities, label, unknown, unknown score and disagreement. How a photo is brought to that size (resize by Pillow,
+then the middle) and the class names are in the file's metadata; examples/onnx_photo.py does it. Nothing is written
+before onnxruntime has given what Python gives.
 """
 
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,19 +19,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from e3bm.errors import CheckpointError, SettingsError
+from e3bm.data.pixels.pipeline import CentreCrop, Normalisation, Pipeline, Resize
+from e3bm.errors import CheckpointError, SettingsError, install_command
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FittedHead
+from e3bm.fewshot.fitted_model import FittedModel
+from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.methods.heads.collapsed import unit
 from e3bm.runs.folder.files import write_bytes
 
 CLOSE = 1e-5
 TRIED = (1, 3)  # numbers of images at once
 SUFFIX = ".onnx"
-INPUT, OUTPUT = "images", "probabilities"
+INPUT = "pixels"
+OUTPUTS = ("probabilities", "label", "unknown", "unknown_score", "disagreement")
+TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -38,26 +45,54 @@ class ExportedModel:
     path: Path
     size: int
     input_shape: tuple[int, int, int]
-    """Channels, height and width of an image."""
+    """Height, width and channels of an image."""
     difference: float
-    """The largest difference of a probability between torch and onnxruntime on the images that were tried."""
+    """The largest difference of a number between Python's prediction and onnxruntime on the images that were tried."""
 
 
 class ClassifierGraph(nn.Module):
-    """Preprocessed images to calibrated probabilities, in single precision."""
+    """Pixels to everything that is said of a photo; the head works in double precision, as in Python."""
 
-    def __init__(self, network: nn.Module, fitted: FittedHead) -> None:
+    def __init__(self, network: nn.Module, fitted: FittedHead, normalisation: Normalisation) -> None:
         super().__init__()
-        self.network, head = network, fitted.ensemble
-        self.unit_length = head.unit_length
-        self.centre, self.factor = nn.Buffer(head.centre.float()), float(head.factor)
-        self.weight = nn.Buffer((head.weight / fitted.temperature).float())
-        self.bias = nn.Buffer((head.bias / fitted.temperature).float())
+        self.network, self.threshold, head = network, fitted.threshold, EnsembleHead.of(fitted.ensemble)
+        double = lambda values: nn.Buffer(torch.as_tensor(values).double())
+        mean, std = torch.tensor(normalisation.mean).double(), torch.tensor(normalisation.std).double()
+        self.scale, self.shift = nn.Buffer((1 / std).float()), nn.Buffer((-mean / std).float())
+        self.centre, self.factor, self.unit_length = double(head.centre), float(head.factor), head.unit_length
+        self.weight, self.bias = double(head.weight / fitted.temperature), double(head.bias / fitted.temperature)
+        self.means, self.mean_squares = double(head.means), double(head.means.double().square().sum(-1))
+        stretch = float(head.votes.sum()) / fitted.temperature
+        self.epoch_weight = double(head.epoch_weight.double().flatten(0, 1) * stretch)
+        self.epoch_bias = double(head.epoch_bias.double() * stretch)
+        self.share = double(head.votes.abs() / (head.votes.abs().sum() + TINY))
+        self.facts, self.known = double(head.facts), double(torch.tensor(fitted.trust["known"]).double())
 
-    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N classes"]:
-        features: Tensor = self.network(images).flatten(1)
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """[N, height, width, channels] of uint8 to OUTPUTS."""
+        images = (pixels.float() * self.scale + self.shift).permute(0, 3, 1, 2).contiguous()
+        features: Tensor = self.network(images).flatten(1).double()
         placed = ((unit(features) if self.unit_length else features) - self.centre) * self.factor
-        return (placed @ self.weight.mT + self.bias).softmax(-1)
+        scores = placed @ self.weight.mT + self.bias
+        shares = scores.softmax(-1)
+        squares = placed.square().sum(-1, keepdim=True) - 2 * placed @ self.means.mT + self.mean_squares
+        distance = squares.clamp_min(0).sqrt().amin(-1)
+        both = torch.stack([_log_sum_exp(scores), distance], -1)
+        products = (both.unsqueeze(-1) * self.facts).flatten(1)
+        facts = self.facts.expand(both.shape[0], -1)
+        known = torch.cat([torch.ones_like(both[:, :1]), both, facts, products], -1) @ self.known
+        epochs, ways = self.epoch_bias.shape
+        by_epoch = (placed @ self.epoch_weight.mT).view(-1, epochs, ways) + self.epoch_bias
+        logs = by_epoch - _log_sum_exp(by_epoch).unsqueeze(-1)
+        middle = (self.share.view(1, -1, 1) * logs.exp()).sum(1, keepdim=True)
+        apart = (logs.exp() * (logs - (middle + TINY).log())).sum(-1) @ self.share
+        disagreement = apart.clamp_min(0) / math.log(ways)
+        return shares.float(), shares.argmax(-1), known < self.threshold, -known.float(), disagreement.float()
+
+
+def _log_sum_exp(scores: Tensor) -> Tensor:
+    largest = scores.amax(-1, keepdim=True)
+    return (scores - largest).exp().sum(-1).log() + largest.squeeze(-1)
 
 
 def export_onnx(model: FewShotClassifier, path: str | Path) -> ExportedModel:
@@ -65,57 +100,80 @@ def export_onnx(model: FewShotClassifier, path: str | Path) -> ExportedModel:
     _check_target(Path(path))
     onnx, runtime = _packages()
     target, fitted, extractor = Path(path), model.fitted, model.extractor
-    shape = extractor.pipeline.output_shape((256, 256, extractor.channels))
-    graph = ClassifierGraph(extractor.network, fitted.head).eval()
-    random = torch.Generator().manual_seed(0)
-    tried = [_images(count, shape, model, random) for count in TRIED]
+    network, pipeline = extractor.torch_network(), extractor.pipeline
+    assert isinstance(pipeline, Pipeline)  # one network has one
+    graph = ClassifierGraph(network, fitted.head, pipeline.normalisation).eval()
+    random = np.random.default_rng(0)
+    tried = [np.stack([_picture(pipeline, extractor.channels, random) for _ in range(count)]) for count in TRIED]
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             graph,
-            (tried[-1],),
+            (torch.from_numpy(tried[-1]),),
             input_names=[INPUT],
-            output_names=[OUTPUT],
+            output_names=list(OUTPUTS),
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             dynamo=True,
             verbose=False,
         )
     assert program is not None
     proto = program.model_proto
-    about = {
-        "classes": json.dumps(fitted.classes, ensure_ascii=False),
-        "preprocessing": str(extractor.pipeline),
-        "backbone": extractor.origin.name,
-        "made_by": f"e3bm {version('e3bm')}",
-    }
-    onnx.helper.set_model_props(proto, about)
+    onnx.helper.set_model_props(proto, _about(fitted, extractor.origin.name, pipeline))
     content = proto.SerializeToString()
     difference = _largest_difference(runtime, content, model, tried)
     if not difference <= CLOSE:
         raise CheckpointError(
-            f"The ONNX graph of this backbone differs from torch by {difference:.2g} in a probability, more than "
+            f"The ONNX graph of this backbone differs from Python's prediction by {difference:.2g}, more than "
             f"{CLOSE:g}; nothing was written."
         )
     write_bytes(target, content)
-    return ExportedModel(target, len(content), shape, difference)
+    height, width, channels = tried[0].shape[1:]
+    return ExportedModel(target, len(content), (height, width, channels), difference)
 
 
-def _images(count: int, shape: tuple[int, int, int], model: FewShotClassifier, random: torch.Generator) -> Tensor:
-    """Smooth random pictures, preprocessed: white noise would be unlike anything that a network knows."""
-    coarse = torch.randint(0, 256, (count, model.extractor.channels, 7, 7), generator=random, dtype=torch.uint8)
-    fine = nn.functional.interpolate(coarse.float(), size=(256, 256), mode="bicubic").clamp(0, 255).to(torch.uint8)
-    images = model.extractor.pipeline(fine)
-    assert tuple(images.shape[1:]) == shape
-    return images.contiguous()
+def _about(fitted: FittedModel, backbone: str, pipeline: Pipeline) -> dict[str, str]:
+    """The metadata: class names, what happens to a photo before the graph, and what the numbers mean."""
+    about = {
+        "classes": json.dumps(fitted.classes, ensure_ascii=False),
+        "preprocessing": str(pipeline),
+        "normalised_inside": "yes",
+        "mean": json.dumps(pipeline.normalisation.mean),
+        "std": json.dumps(pipeline.normalisation.std),
+        "threshold": repr(-fitted.head.threshold),
+        "temperature": repr(fitted.head.temperature),
+        "misfits": json.dumps(fitted.head.misfits.tolist()),
+        "backbone": backbone,
+        "made_by": f"e3bm {version('e3bm')}",
+    }
+    for step in pipeline.steps:
+        if isinstance(step, Resize):
+            about |= {"resize": str(step.size), "interpolation": f"Pillow {step.filter.upper()}"}
+        elif isinstance(step, CentreCrop):
+            about["crop"] = str(step.size)
+    return about
 
 
-def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, tried: list[Tensor]) -> float:
+def _picture(pipeline: Pipeline, channels: int, random: np.random.Generator) -> np.ndarray:
+    """A smooth random picture up to the normalisation: white noise would be unlike anything that a network knows."""
+    coarse = random.integers(0, 256, (7, 9, channels), dtype=np.uint8)
+    return pipeline.photo_steps(Resize(256, "bicubic").photo(coarse))
+
+
+def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, tried: list[np.ndarray]) -> float:
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    largest = 0.0
-    for images in tried:
-        (found,) = session.run([OUTPUT], {INPUT: images.numpy()})
-        features = np.stack([model.extractor.features_of(image[None]) for image in images])
-        expected = model.fitted.head.probabilities(features)
-        largest = max(largest, float(np.abs(found - expected).max()))
+    pipeline, largest = model.extractor.pipeline, 0.0
+    assert isinstance(pipeline, Pipeline)
+    for pixels in tried:
+        shares, _, _, score, disagreement = session.run(list(OUTPUTS), {INPUT: pixels})
+        features = [model.extractor.features_of(pipeline.normalisation.photo(each)) for each in pixels]
+        expected = model.fitted.head.predict(np.stack(features))
+        # Scores have no natural size; one part in 100,000 of a score or of 1 is as close as a probability's.
+        size = np.maximum(1, np.abs(expected.known_scores))
+        for difference in (
+            shares - expected.probabilities,
+            disagreement - expected.disagreement,
+            (score + expected.known_scores) / size,
+        ):
+            largest = max(largest, float(np.abs(difference).max()))
     return largest
 
 
@@ -132,7 +190,8 @@ def _packages() -> tuple[Any, Any]:
         import onnxscript  # noqa: F401  # torch's exporter needs it
     except ImportError:
         raise SettingsError(
-            "Export needs onnx, onnxruntime and onnxscript, which are not all installed; run: pip install 'e3bm[onnx]'."
+            "Export needs onnx, onnxruntime and onnxscript, which are not all installed; "
+            f"run: {install_command('onnx')}"
         ) from None
     return onnx, onnxruntime
 

@@ -91,6 +91,13 @@ class Prediction:
             remark=lambda found: "looks like none of the classes" if found.unknown else "",
         )
     )
+    unknown_score: float = field(
+        metadata=column(
+            "The share of photos of the classes that should look less strange, from 0 to 1; above the recall (0.95 "
+            "unless set) the photo is called unknown.",
+            lambda found: found.unknown_scores,
+        )
+    )
     disagreement: float = field(
         metadata=column(
             "How far the epochs of the ensemble are from saying the same, from 0 to 1.",
@@ -214,7 +221,8 @@ def _csv_cells(found: Prediction) -> dict[str, str]:
 def _placeholder(classes: Sequence[str]) -> Prediction:
     """A prediction that says nothing: a table without rows still has a header."""
     nothing = np.zeros(1)
-    arrays = PredictionArrays(np.zeros((1, len(classes))), nothing.astype(int), nothing > 0, nothing, nothing)
+    labels, no = nothing.astype(int), nothing > 0
+    arrays = PredictionArrays(np.zeros((1, len(classes))), labels, no, nothing, nothing, nothing)
     return prediction_records(classes, arrays)[0]
 
 

@@ -63,6 +63,23 @@ def list_photos(photos: Photo | Iterable[Photo]) -> list[Photo]:
     return as_photos(photos)[0]
 
 
+def check_classes(photos: Mapping[str, Sequence[Photo]]) -> None:
+    """Refuse classes that nothing can be learned from, before any photo is read."""
+    for name, some in photos.items():
+        check_class_name(name)
+        if not some:
+            raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
+
+
+def check_source(source: Source) -> None:
+    """Refuse a folder or archive of which no classifier can be made; quick, since no photo is decoded."""
+    with open_photos(source, None) as photos:
+        check_classes(photos.by_class)
+        if len(photos.by_class) < 2:
+            found = ", ".join(f"only '{name}'" for name in photos.by_class) or "none"
+            raise DataError(f"A classifier needs photos of two or more classes; found {found}.")
+
+
 def read_shots(
     photos: Mapping[str, Sequence[Photo]],
     extractor: FeatureExtractor,
@@ -71,10 +88,7 @@ def read_shots(
     progress: Progress | None = None,
 ) -> ReadShots:
     """The features of all photos; those that cannot be read are named together, in one error or as skipped."""
-    for name, some in photos.items():
-        check_class_name(name)
-        if not some:
-            raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
+    check_classes(photos)
     progress, done = progress or Silent(), 0
     shots, failures = {}, []
     with stage(progress, "features", sum(map(len, photos.values()))):

@@ -1,20 +1,22 @@
 """How sure a fit may be of itself: temperature, the threshold for unknown examples, and doubtful labels.
 
 A TrustPrior holds what meta-training learned about these (see meta/train_trust.py); the functions below combine it
-with what leaving out examples of the support set shows. Each of them works without left-out examples too.
+with what the support set shows, by itself and by leaving examples out. Each works without left-out examples too.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Real
 from torch import Tensor
 from torch.nn import functional
 
 from e3bm.errors import CheckpointError
+from e3bm.fewshot.fitted_head import Suspicion
+from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.fewshot.prior.leave_one_out import HeldOut
 
 
@@ -33,24 +35,17 @@ class Curve:
 class TrustPrior:
     """Numbers about confidence, found on tasks of classes that the prior was not trained on."""
 
-    temperature_offset: Curve
-    temperature_slope: Curve
-    """log temperature = offset + slope x the left-out log temperature; at one shot the slope is 0."""
     known: tuple[float, ...]
     """Weights of a logistic regression from energy, distance, facts and products to 'belongs to one of the classes'."""
-    centre: tuple[float, ...]
-    """The mean of that score over examples of known classes, as a line in the facts."""
-    spread_levels: tuple[float, ...]
-    spread_values: tuple[float, ...]
-    """Quantiles of the score around its mean."""
-    left_out_shift: Curve
-    """How much lower an example scores, on average, when its own class misses it."""
-    trusted: float
-    """With this many left-out examples the threshold is half the prior's and half theirs."""
-    suspicion: float
+    temperature: tuple[float, ...] = ()
+    """Weights of the log temperature in ``temperature_facts``; empty in a prior of an older e3bm."""
+    location: tuple[float, ...] = ()
+    log_scale: tuple[float, ...] = ()
+    """Weights in ``known_facts`` of the mean, and of the logarithm of the spread, of known scores of new examples."""
+    quantiles: tuple[Curve, ...] = ()
+    """Known scores minus location, over scale, at every level of LEVELS, by shots."""
+    suspicion: float = math.inf
     """The logarithm of the odds against a label from which on it is reported as doubtful."""
-    alone: tuple[Curve, ...] = ()
-    """The same quantiles around ``known_centre``, by shots: used where no example can be left out."""
 
     def known_score(
         self, energy: Float[Tensor, " N"], distance: Float[Tensor, " N"], facts: Float[Tensor, "#N F"]
@@ -59,29 +54,19 @@ class TrustPrior:
         weights = torch.tensor(self.known, dtype=energy.dtype)
         return known_design(energy, distance, facts) @ weights
 
-    def known_centre(self, facts: Float[Tensor, "N F"]) -> Float[Tensor, " N"]:
-        """Where that score is centred for examples of known classes."""
-        weights = torch.tensor(self.centre, dtype=facts.dtype)
-        return facts @ weights[1:] + weights[0]
-
-    def spread(self, level: float) -> float:
-        """The quantile of the score around its centre."""
-        return float(np.interp(level, self.spread_levels, self.spread_values))
-
-    def spread_alone(self, level: float, shots: float) -> float:
-        """The same for a task without left-out examples, by shots: with one shot scores lie closer together."""
-        values = [curve(shots) for curve in self.alone] or self.spread_values
-        return float(np.interp(level, self.spread_levels, values))
-
     def as_json(self) -> dict[str, Any]:
         """These numbers as JSON values, for a file."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrustPrior":
-        """The numbers that ``as_json`` gave; CheckpointError where they are not readable."""
+        """The numbers that ``as_json`` gave; CheckpointError where they are not readable.
+
+        Of older files only what predictions need is taken: their models hold temperature and threshold themselves.
+        """
         try:
-            return cls(**{name: _from_json(value) for name, value in values.items()})
+            known = {one.name for one in fields(cls)} if "temperature" in values else {"known"}
+            return cls(**{name: _from_json(value) for name, value in values.items() if name in known})
         except (TypeError, KeyError, ValueError) as error:
             raise CheckpointError(f"The numbers of trust in a prior are not readable: {error}.") from None
 
@@ -107,6 +92,7 @@ GRID = torch.linspace(-2.5, 2.5, 201, dtype=torch.double)
 """The logarithms of the temperatures that are tried."""
 LOOSENESS = 0.5
 """Standard deviation of the log temperature before any example was left out."""
+LARGEST_WAYS, LARGEST_SHOTS = 60, 15.0
 FEWEST_SHOTS = 3
 """Labels are judged from this many examples of a class on: of two, the one left in is a single witness."""
 
@@ -122,12 +108,51 @@ def left_out_log_temperature(scores: Float[Tensor, "N W"], labels: Int64[Tensor,
     return float(GRID[int((losses + GRID.square() / (2 * LOOSENESS**2)).argmin())])
 
 
-def choose_temperature(held_out: HeldOut | None, shots: float, trust: TrustPrior) -> float:
-    """What scores are divided by: the prior's value for so many shots, corrected by the left-out examples."""
-    found = trust.temperature_offset(shots)
+def temperature_facts(
+    head: EnsembleHead, margin: float, counts: Real[np.ndarray, " W"], held_out: HeldOut | None
+) -> Float[np.ndarray, " F"]:
+    """What a support set shows of how sure its head may be.
+
+    The first five decide at one shot: ways, how far the head sets its own examples apart (``margin``), and how far the
+    examples are spread around their centre. With more shots what leaving out shows takes over.
+    """
+    # Nothing beyond what training has met: a formula is not to be trusted outside.
+    ways, shots = len(counts), min(mean_shots(counts), LARGEST_SHOTS)
+    log_ways, log_margin = math.log(min(ways, LARGEST_WAYS)) - 1.5, float(np.clip(math.log(max(margin, 1e-9)), -1, 3.5))
+    # The spread over the length of the features: the same number for features of any scale.
+    spread = 1 / float(head.factor)
+    log_spread = math.log(spread) - math.log(spread**2 + float(head.centre.square().sum())) / 2 + 1
+    log_spread = max(log_spread, -1.5)
+    alone = [1.0, log_ways, log_margin, log_spread, 1 / ways]
+    said, right = 0.0, 0.0
     if held_out is not None:
-        found += trust.temperature_slope(shots) * left_out_log_temperature(held_out.scores, held_out.labels)
-    return math.exp(found)
+        said = left_out_log_temperature(held_out.scores, held_out.labels)
+        right = float((held_out.scores.argmax(-1) == held_out.labels).double().mean())
+    above_chance = (right - 1 / ways) / (1 - 1 / ways) - 0.5
+    more = [1.0, log_ways, log_margin, math.log(shots) - 1, said, float(head.facts[2]), above_chance, 1 / ways]
+    return np.array([*(value / shots for value in alone), *(value * (1 - 1 / shots) for value in more)])
+
+
+def mean_shots(counts: Real[np.ndarray, " W"]) -> float:
+    """The geometric mean of the numbers of examples: what a new example of a class meets."""
+    return float(np.exp(np.log(counts).mean()))
+
+
+def support_margin(scores: Float[Tensor, "S W"], labels: Int64[Tensor, " S"]) -> float:
+    """How far support examples score above the mean of the other classes, on average."""
+    ways = scores.shape[-1]
+    own = scores.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return float((own - scores.mean(-1)).mean()) * ways / (ways - 1)
+
+
+def choose_temperature(facts: Float[np.ndarray, " F"], trust: TrustPrior) -> float:
+    """What scores are divided by."""
+    if not trust.temperature:
+        raise CheckpointError(
+            "This prior was made by an older e3bm and cannot say how sure a fit may be; "
+            "find these numbers anew with `e3bm train-prior --start PRIOR --out NEW`."
+        )
+    return math.exp(float(np.clip(facts @ np.array(trust.temperature), GRID[0], GRID[-1])))
 
 
 def known_scores(
@@ -141,37 +166,28 @@ def known_scores(
     return trust.known_score((scores / temperature).logsumexp(-1), distances, facts)
 
 
-def known_threshold(
-    held_out: HeldOut | None,
+def known_facts(
+    facts: Float[np.ndarray, " F"],
+    head: EnsembleHead,
     temperature: float,
-    facts: Float[Tensor, " F"],
     shots: float,
+    held_out: HeldOut | None,
     trust: TrustPrior,
-    recall: float,
-) -> float:
-    """The known score that this share of examples of the classes should reach; below it an example is unknown.
-
-    Without left-out examples it is the prior's. They move its centre and, the more there are, replace its spread.
-    """
-    level = 1 - recall
-    expected = float(trust.known_centre(facts.unsqueeze(0))[0])
-    if held_out is None:
-        return expected + trust.spread_alone(level, shots)
-    scores = known_scores(held_out.scores, held_out.distances, temperature, held_out.facts, trust)
-    deviations = scores - trust.known_centre(held_out.facts) - trust.left_out_shift(shots)
-    share = len(held_out) / (len(held_out) + trust.trusted)
-    own_spread = float(torch.quantile(deviations.double() - deviations.double().mean(), level))
-    return expected + share * float(deviations.mean()) + (1 - share) * trust.spread(level) + share * own_spread
+) -> Float[np.ndarray, " G"]:
+    """What the scores of known examples depend on: the facts of the temperature, of the head, and left-out scores."""
+    mean, spread = 0.0, 0.0
+    if held_out is not None:
+        scores = known_scores(held_out.scores, held_out.distances, temperature, held_out.facts, trust).double()
+        mean, spread = float(scores.mean()), math.log(float(scores.std(correction=0)) + 0.1)
+    share = 1 - 1 / shots
+    return np.array([*facts, *head.facts.tolist(), math.log(temperature), share * mean, share * spread])
 
 
-@dataclass(frozen=True)
-class Suspicion:
-    """A support example that looks like another class: its position, both classes, the odds against its label."""
-
-    position: int
-    label: int
-    looks_like: int
-    odds: float
+def known_levels(facts: Float[np.ndarray, " G"], shots: float, trust: TrustPrior) -> Float[np.ndarray, " L"]:
+    """The known score below which each share of LEVELS of the examples of the classes should lie."""
+    location, scale = (float(facts @ np.array(weights)) for weights in (trust.location, trust.log_scale))
+    found = location + math.exp(np.clip(scale, -5, 5)) * np.array([curve(shots) for curve in trust.quantiles])
+    return np.maximum.accumulate(found)
 
 
 def log_odds_against(held_out: HeldOut, temperature: float) -> tuple[Float[Tensor, " N"], Int64[Tensor, " N"]]:

@@ -5,14 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from e3bm.report.drawing import Drawing
-from e3bm.report.result_figures import (
-    difference_figure,
-    epoch_accuracy_figure,
-    epoch_schedule_figure,
-    reliability_figure,
-)
+from e3bm.report.effect_figures import DIFFERENCES, MEASURES, by_partner, difference_figure, level_figure
+from e3bm.report.result_figures import epoch_accuracy_figure, epoch_schedule_figure, reliability_figure
 from e3bm.report.result_words import by_protocol, data_words
 from e3bm.report.series import BASELINE, Arm, Drawn, arm_of, arms_of, first_of_each_arm, result_series, task_of
+from e3bm.report.task_picture import task_picture
 from e3bm.report.training_figures import (
     loss_figure,
     pretraining_accuracy_figure,
@@ -23,6 +20,7 @@ from e3bm.report.training_figures import (
 from e3bm.runs.folder.run import Run
 from e3bm.runs.result import Result
 
+TASK = "The task"
 CHANGING = ("learned", "generated", None)  # None: the settings do not say, so show what was logged
 
 
@@ -41,7 +39,8 @@ def figures(runs: Sequence[Run], results: Sequence[Result]) -> list[Section]:
     trained = [run for run in runs if run.kind == "train"]
     pretrained = [run for run in runs if run.kind == "pretrain"]
     arms = arms_of(trained)
-    sections = [_differences(results, arms), _over_training(arms), _schedules(arms), *_by_epoch(results, arms)]
+    sections = [_tasks(runs, results), _levels(results, arms), _differences(results, arms)]
+    sections += [_over_training(arms), _schedules(arms), *_by_epoch(results, arms)]
     if pretrained:
         quiet = [f"{run.name} has logged nothing yet." for run in pretrained if not run.metrics]
         drawings = [
@@ -52,11 +51,37 @@ def figures(runs: Sequence[Run], results: Sequence[Result]) -> list[Section]:
     return _distinct(section for section in sections if section.drawings or section.missing)
 
 
+def _tasks(runs: Sequence[Run], results: Sequence[Result]) -> Section:
+    """One picture for each shape of tasks, where the data set is at hand."""
+    folders = {str(run.setting("data.dataset")): run.setting("data.folder") for run in runs}
+    firsts = {(result.dataset, result.split, result.task): result for result in reversed(results)}
+    found = [
+        task_picture(_name("task", number), result, folders.get(result.dataset))
+        for number, result in enumerate(reversed(firsts.values()))
+    ]
+    missing = dict.fromkeys(part for part in found if isinstance(part, str))
+    return Section(TASK, tuple(part for part in found if isinstance(part, Drawing)), tuple(missing))
+
+
+def _levels(results: Sequence[Result], arms: Sequence[Arm]) -> Section:
+    drawings = [
+        level_figure(_name(measure.name, number), measure, result_series(group, arms))
+        for number, group in enumerate(by_protocol(results).values())
+        for measure in MEASURES
+    ]
+    return Section("Accuracy and trust", _drawn(drawings), (), 3)
+
+
 def _differences(results: Sequence[Result], arms: Sequence[Arm]) -> Section:
-    drawings = []
-    for number, group in enumerate(by_protocol(results).values()):
-        drawings.append(difference_figure(_name("difference", number), _where(group[0]), result_series(group, arms)))
-    return Section("Paired differences", _drawn(drawings))
+    """A panel for each baseline, with a scale of its own: a large difference elsewhere hides no small one."""
+    groups = [by_partner(result_series(group, arms)) for group in by_protocol(results).values()]
+    drawings = [
+        difference_figure(_name(measure.name, partner, number), measure, partner, rows)
+        for measure in DIFFERENCES
+        for number, group in enumerate(groups)
+        for partner, rows in group.items()
+    ]
+    return Section("Paired differences", _drawn(drawings), (), 3)
 
 
 def _over_training(arms: Sequence[Arm]) -> Section:
@@ -85,24 +110,27 @@ def _schedules(arms: Sequence[Arm]) -> Section:
             drawings.append(drawing)
             if drawing is None:
                 missing.append(f"{arm.first.name} has logged no {quantity}{_because(arm.first, 'schedules.jsonl')}.")
-    return Section("Rates α and weights v over meta-training", _drawn(drawings), tuple(missing))
+    return Section("Rates α and weights v over meta-training", _drawn(drawings), tuple(missing), 3)
 
 
 def _by_epoch(results: Sequence[Result], arms: Sequence[Arm]) -> list[Section]:
     epochs: list[Drawing | None] = []
+    rates: list[Drawing | None] = []
+    weights: list[Drawing | None] = []
     reliability: list[Drawing | None] = []
     for number, group in enumerate(by_protocol(results).values()):
         for family, series in _families(first_of_each_arm(group, arms), arms).items():
             where, place = _where(group[0]), (family, str(number))
             inside = [part for part in series if part[2].epochs]  # a method without an inner loop has none
             epochs.append(epoch_accuracy_figure(_name("epochs", *place), where, inside))
-            epochs.append(epoch_schedule_figure(_name("test-rates", *place), where, inside, "rates"))
-            epochs.append(epoch_schedule_figure(_name("test-weights", *place), where, inside, "weights"))
+            rates.append(epoch_schedule_figure(_name("test-rates", *place), where, inside, "rates"))
+            weights.append(epoch_schedule_figure(_name("test-weights", *place), where, inside, "weights"))
             reliability.append(reliability_figure(_name("reliability", *place), where, series))
     untold = [result.method for result in results if result.epochs and not result.epoch_accuracy]
     unbinned = [result.method for result in results if not result.reliability]
+    inner = _drawn([*epochs, *rates, *weights])  # figures that are read alike stand together
     return [
-        Section("Inside an episode, epoch by epoch", _drawn(epochs), _lacking("accuracy of each epoch", untold), 3),
+        Section("Inside an episode, epoch by epoch", inner, _lacking("accuracy of each epoch", untold), 3),
         Section("Calibration", _drawn(reliability), _lacking("reliability bins", unbinned), 3),
     ]
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from e3bm.report.drawing import GRID, INK, MUTED, RAMP, SERIES, Drawing
-from e3bm.report.figures import Section, figures
+from e3bm.report.figures import TASK, Section, figures
 from e3bm.report.result_words import asked_words, by_protocol, data_words
+from e3bm.report.series import arms_of
 from e3bm.report.tables import details_table, results_table, runs_table
+from e3bm.report.verdict import NO_PAIR, verdicts
 from e3bm.runs.folder.files import storage_errors
 from e3bm.runs.folder.run import Run, find_run_folders, read_what_is_there
 from e3bm.runs.kept.store import kept_runs
@@ -55,13 +57,14 @@ ICON = "data:,"  # or a browser asks its server for one
 
 def page(title: str, runs: Sequence[Run], results: Sequence[Result], sections: Sequence[Section]) -> str:
     """The whole HTML document."""
-    parts = [("What was run", _runs(runs)), ("Results", _results(runs, results))]
-    parts += [(section.title, _section(section)) for section in sections]
-    return document(title, _summary(runs, results), parts, _footer(runs, results))
+    parts = [(section.title, _section(section)) for section in sections]
+    parts.insert(sum(section.title == TASK for section in sections), ("Results", _results(runs, results)))
+    parts.append(("What was run", _runs(runs)))
+    return document(title, _summary(runs, results), parts, _footer(runs, results), _verdicts(runs, results))
 
 
-def document(title: str, opening: str, parts: Sequence[tuple[str, str]], footer: str = "") -> str:
-    """A page with this opening sentence and these parts (a heading and HTML each); the footer is HTML, too."""
+def document(title: str, opening: str, parts: Sequence[tuple[str, str]], footer: str = "", verdict: str = "") -> str:
+    """A page with an opening sentence and parts, a heading and HTML each; verdict and footer are HTML, too."""
     links = "".join(f'<a href="#part{i}">{escape(name)}</a> ' for i, (name, _) in enumerate(parts))
     body = "".join(
         f'<section id="part{i}"><h2>{escape(name)}</h2>{html}</section>' for i, (name, html) in enumerate(parts)
@@ -71,9 +74,24 @@ def document(title: str, opening: str, parts: Sequence[tuple[str, str]], footer:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="{ICON}"><title>{escape(title)}</title><style>{stylesheet()}</style></head>\n'
-        f"<body><header><h1>{escape(title)}</h1><p>{escape(opening)}</p><nav>{links}</nav></header>\n"
+        f"<body><header><h1>{escape(title)}</h1>{verdict}<p>{escape(opening)}</p><nav>{links}</nav></header>\n"
         f"<main>{body}</main>\n{footer}</body></html>\n"
     )
+
+
+def _verdicts(runs: Sequence[Run], results: Sequence[Result]) -> str:
+    """What the page is about, first."""
+    if not results:
+        return ""
+    found = verdicts(results, arms_of([run for run in runs if run.kind == "train"]))
+    if not found:
+        return f"<p class='verdict'>{escape(NO_PAIR)}</p>"
+    cautions = dict.fromkeys(verdict.caution for verdict in found)
+    said = "".join(
+        f"<p><strong>{escape(verdict.answer)}</strong></p>" + "".join(f"<p>{escape(s)}</p>" for s in verdict.sentences)
+        for verdict in found
+    )
+    return f"<div class='verdict'>{said}<p class='note'>{escape(' '.join(cautions))}</p></div>"
 
 
 def _summary(runs: Sequence[Run], results: Sequence[Result]) -> str:
@@ -103,15 +121,34 @@ def _results(runs: Sequence[Run], results: Sequence[Result]) -> str:
 
 
 def _section(section: Section) -> str:
-    figures = "".join(map(figure_html, section.drawings))
-    grid = f"<div class='figures across{section.columns}'>{figures}</div>" if figures else ""
-    return grid + _missing(section.missing)
+    """Figures in a grid; what several of them share as a caption stands once, above them."""
+    alike: dict[str, list[Drawing]] = {}
+    for drawing in section.drawings:
+        alike.setdefault(drawing.caption, []).append(drawing)
+    html, single = "", ""
+    for caption, drawings in alike.items():
+        if len(drawings) == 1:
+            single += _figure(drawings[0], f"{drawings[0].name}-caption", escape(caption))
+            continue
+        html, single = html + _grid(section, single), ""
+        name = f"{drawings[0].name}-captions"
+        html += f'<p class="caption" id="{name}">{escape(caption)}</p>'
+        html += _grid(section, "".join(_figure(drawing, name) for drawing in drawings))
+    return html + _grid(section, single) + _missing(section.missing)
+
+
+def _grid(section: Section, figures: str) -> str:
+    return f"<div class='figures across{section.columns}'>{figures}</div>" if figures else ""
+
+
+def _figure(drawing: Drawing, described_by: str, caption: str = "") -> str:
+    own = f'<figcaption id="{described_by}">{caption}</figcaption>' if caption else ""
+    return f'<figure role="img" aria-labelledby="{described_by}">{drawing.inline()}{own}</figure>'
 
 
 def figure_html(drawing: Drawing) -> str:
     """A figure inside a page, with its caption."""
-    caption = escape(drawing.caption)
-    return f'<figure role="img" aria-label="{caption}">{drawing.inline()}<figcaption>{caption}</figcaption></figure>'
+    return _figure(drawing, f"{drawing.name}-caption", escape(drawing.caption))
 
 
 def _missing(sentences: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Figures at test: single learners against the ensemble, rates and weights per epoch, calibration, differences."""
+"""Figures at test: single learners against the ensemble, rates and weights per epoch, calibration."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from e3bm.report.drawing import HEIGHT, INK, MUTED, PAPER, Drawing, draw, legible
-from e3bm.report.result_words import partner_words
+from e3bm.report.drawing import HEIGHT, MUTED, PAPER, Drawing, draw, legible
 from e3bm.report.series import Drawn, Look
 from e3bm.report.training_figures import ROUND_STEPS, SYMBOLS
 from e3bm.runs.folder.run import finite
-from e3bm.runs.result import Bins, Result
+from e3bm.runs.result import Bins
+
+FEWEST_ANSWERS = 1 / 200  # of all: a bin with fewer shows nothing but chance
 
 
 def epoch_accuracy_figure(name: str, where: str, series: Drawn) -> Drawing | None:
@@ -53,7 +54,7 @@ def epoch_schedule_figure(name: str, where: str, series: Drawn, quantity: str) -
     curve = lambda row: _finite(row.rates if quantity == "rates" else row.weights)
     drawn = [(label, look, values) for label, look, row in series if (values := curve(row))]
     voting = [part for part in drawn if quantity != "weights" or any(part[2][:-1])]
-    omitted = ", ".join(part[0] for part in drawn if part not in voting) if voting else ""
+    omitted = quantity == "weights" and bool(voting)
     drawn = voting or drawn  # a single 1 after many zeros would flatten all other lines
     words = SYMBOLS[quantity][1]
 
@@ -72,7 +73,7 @@ def epoch_schedule_figure(name: str, where: str, series: Drawn, quantity: str) -
         "weights": "higher means more say in the vote, below zero a vote against",
     }
     caption = f"Mean {words} of each inner epoch over the tasks of {where}: {reading[quantity]}"
-    caption += f" ({omitted}: only the last epoch votes, not drawn)." if omitted else "."
+    caption += "; a method alone, whose last epoch decides, is not drawn." if omitted else "."
     return draw(name, caption, paint) if drawn else None
 
 
@@ -103,38 +104,11 @@ def reliability_figure(name: str, where: str, series: Drawn) -> Drawing | None:
         return handles
 
     caption = (
-        f"Reliability on {where}: on the dotted diagonal confidence is what it says, below it the model is too sure, "
-        "above it too shy; dots grow with the number of answers."
+        f"Reliability on {where}: on the dotted diagonal, confidence matches accuracy, below it the model is "
+        "overconfident, above it underconfident; larger dots stand for more answers, and bins with less than one "
+        "answer in 200 are left out."
     )
     return draw(name, caption, paint, height=HEIGHT + 0.5) if drawn else None
-
-
-def difference_figure(name: str, where: str, series: Drawn) -> Drawing | None:
-    """Paired differences with their intervals."""
-    drawn = [part for part in series if finite(part[2].paired_difference, part[2].paired_ci)]
-    results: list[Result] = [result for _, _, result in series]
-
-    def paint(axes: Axes) -> list[Line2D]:
-        places = list(range(len(drawn)))[::-1]
-        axes.axvline(0, color=INK, lw=0.9)
-        for place, (_, look, row) in zip(places, drawn, strict=True):
-            assert row.paired_difference is not None  # chosen by it
-            filled = look.colour if row.excludes_zero else PAPER
-            axes.errorbar(
-                row.paired_difference, place, xerr=row.paired_ci, fmt="o", ms=6, color=look.colour, mfc=filled,
-                mew=1.3, capsize=3, lw=1.4, zorder=3,
-            )  # fmt: skip
-        names = [f"{legible(label, 26)}\nvs {legible(partner_words(row, results), 22)}" for label, _, row in drawn]
-        axes.set_yticks(places, names)
-        axes.set(xlabel="paired difference in accuracy (points)", ylim=(-0.6, len(drawn) - 0.4))
-        axes.grid(visible=False, axis="y")
-        return []
-
-    caption = (
-        f"Difference on the same episodes ({where}) with its 95 % interval: right of zero the first method is better; "
-        "a filled dot marks an interval that excludes zero."
-    )
-    return draw(name, caption, paint, height=0.85 + 0.42 * len(drawn)) if drawn else None
 
 
 def _line(look: Look, points: int) -> dict[str, Any]:
@@ -153,10 +127,11 @@ def _finite(values: Sequence[float]) -> Sequence[float]:
 
 
 def _bins(reliability: Bins | None) -> list[tuple[float, float, float]]:
-    """Confidence and accuracy in percent, and count, of the bins that were used."""
+    """Confidence and accuracy in percent, and count, of the bins that hold enough answers to say something."""
     if reliability is None:
         return []
     columns = (reliability.confidence, reliability.accuracy, reliability.count)
     if not all(map(_finite, columns)):
         return []
-    return [(100 * c, 100 * a, n) for c, a, n in zip(*columns, strict=True) if n > 0]
+    fewest = sum(reliability.count) * FEWEST_ANSWERS
+    return [(100 * c, 100 * a, n) for c, a, n in zip(*columns, strict=True) if n > 0 and n >= fewest]

@@ -79,14 +79,13 @@ def schedule_figure(name: str, arm: Arm, quantity: str) -> Drawing | None:
         for epoch, colour in zip(epochs, colours, strict=False):
             points = [(line["step"], line[quantity][epoch - 1]) for line in lines]
             handles.append(_curve(axes, points, f"epoch {epoch}", Look(colour, "-")))
-        axes.set(title=arm.label, xlabel="meta-step", ylabel=words)
+        axes.set(title=legible(f"{arm.label}, M = {count}{seed}", 48), xlabel="meta-step", ylabel=words)
         _whole_steps(axes)
         return handles
 
     caption = (
-        f"{arm.label}{seed}: the {words} that training tasks got on average, one line per inner epoch m of "
-        f"M = {count}, from early (dark) to late (bright), smoothed at 0.9; a line that rises is an epoch whose "
-        f"{symbol} training made larger."
+        f"The {words} of each inner epoch, averaged over training tasks and smoothed at 0.9, from early epochs (dark) "
+        f"to late ones (bright); where a line rises, training has made {symbol} of that epoch larger."
     )
     return draw(name, caption, paint) if lines else None
 

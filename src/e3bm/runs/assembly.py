@@ -25,13 +25,13 @@ from e3bm.core.schedules import (
     equal_values,
     last_values,
 )
-from e3bm.errors import SettingsError
+from e3bm.errors import E3BMError, SettingsError
 from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts, ReadyFeatures, ReadyMaps
 from e3bm.runs.folder.checkpoint import Which, misfit
 from e3bm.runs.folder.relatives import backbone_weights, has_weights
-from e3bm.runs.folder.run import finite
+from e3bm.runs.folder.run import finite, read_run
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, TrainSettings
+from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, PretrainSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
@@ -43,7 +43,13 @@ def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -
     if settings.whitened:
         backbone = WhitenedBackbone(backbone)
     if settings.pretrained is not None:
-        load_backbone(backbone, settings.pretrained)
+        try:
+            load_backbone(backbone, settings.pretrained)
+        except SettingsError:
+            differing = _what_differs(settings, channels, settings.pretrained)
+            if not differing:
+                raise
+            raise SettingsError(differing) from None
     return backbone
 
 
@@ -59,6 +65,31 @@ def load_backbone(backbone: Backbone, source: Path, which: Which | None = None) 
         backbone.load_state_dict({name: value.float() for name, value in weights.items()})
     except RuntimeError as error:
         raise SettingsError(f"The weights of {source} do not fit this backbone: {misfit(error)}") from None
+
+
+def _what_differs(wanted: BackboneSettings, channels: int, source: Path) -> str:
+    """Which setting of a pre-training is another one than here, in a sentence; empty where that cannot be told."""
+    try:
+        run = read_run(source)
+    except E3BMError:
+        return ""
+    if not isinstance(run.settings, PretrainSettings):
+        return ""
+    made = run.settings.backbone
+    for name in ("name", "width", "whitened"):
+        own, here = getattr(made, name), getattr(wanted, name)
+        if own != here:
+            flag = f"--backbone.{name} {own}" if name != "whitened" else f"--backbone.{'' if own else 'no-'}whitened"
+            return (
+                f"The pre-trained backbone of {source} is {made.title}, but this run asks for {wanted.title}: the "
+                f"setting backbone.{name} differs; say {flag}, or pre-train another backbone."
+            )
+    if run.input_shape and run.input_shape.channels != channels:
+        return (
+            f"The pre-trained backbone of {source} was trained on images with {run.input_shape.channels} colour "
+            f"channels, but the images here have {channels}; pre-train a backbone on data of the same kind."
+        )
+    return ""
 
 
 def weights_digest(module: nn.Module) -> str:

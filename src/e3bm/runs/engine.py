@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from e3bm.core.episode import TaskBatch
-from e3bm.errors import PeerError, SettingsError
+from e3bm.errors import PeerError, SettingsError, install_command
 from e3bm.runs.gradient_sum import summed_gradients
 from e3bm.runs.settings import MachineSettings
 
@@ -188,7 +188,7 @@ def _join_by_fabric(machine: MachineSettings) -> tuple[int, int, torch.device]:
         from lightning_fabric import Fabric  # type: ignore[import-not-found,unused-ignore]
         from lightning_fabric.strategies import DDPStrategy  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise SettingsError("Lightning Fabric is not installed; `pip install 'e3bm[fabric]'` adds it.") from None
+        raise SettingsError(f"Lightning Fabric is not installed; run: {install_command('fabric')}") from None
     local, nodes = _places()
     fabric = Fabric(
         accelerator=machine.device,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -74,9 +75,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def wrong_shape(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path")) or "The body"
-        return error_response(422, f"{place}: {first['msg'].rstrip('.')}.")
+        return error_response(422, _wrong_shape(error.errors()[0]))
 
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(E3BMError, wrong_input)
@@ -105,6 +104,28 @@ class DefectsAsErrors:
                 raise
             response = error_response(500, DEFECT)
             await response(scope, receive, send)
+
+
+def _wrong_shape(problem: Mapping[str, Any]) -> str:
+    """What is wrong with a body or a parameter, in the words of somebody who does not know what checked it."""
+    kind, limits = problem["type"], problem.get("ctx", {})
+    names = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
+    if kind == "json_invalid":
+        return "The body is no JSON that can be read; check its quotes, commas and brackets."
+    if not names:
+        return 'The body is a JSON object, such as {"name": "duck"}, sent as application/json.'
+    name = "".join(letter for letter in names[-1] if letter.isprintable())[:40]
+    words = {
+        "missing": "is missing",
+        "extra_forbidden": "is not known here",
+        "string_type": "must be text",
+        "string_too_long": f"may have {limits.get('max_length')} characters at most",
+        "greater_than_equal": f"must be {limits.get('ge', 0):g} or more",
+        "less_than_equal": f"may be {limits.get('le', 0):g} at most",
+    }
+    for wanted, sentence in (("int", "a whole number"), ("float", "a number"), ("bool", "true or false")):
+        words |= {f"{wanted}_{ending}": f"must be {sentence}" for ending in ("type", "parsing", "parsing_size")}
+    return _as_sentence(f"'{name}' {words.get(kind, 'cannot be used')}")
 
 
 def _as_sentence(words: str) -> str:

@@ -43,6 +43,13 @@ class ClassState(Record):
     photos: tuple[int, ...]
 
 
+class MovedPhoto(Record):
+    """Where a photo belongs."""
+
+    to: int
+    """The number of the class."""
+
+
 class AddedPhotos(Record):
     """Photos that were read."""
 
@@ -71,7 +78,9 @@ class ModelState(Record):
     """Share of photos that a fit without them predicts right; null with one photo a class."""
     doubts: tuple[Doubt, ...]
     fresh: bool
-    """False when photos were added since."""
+    """False when photos were added, moved or renamed since."""
+    version: int
+    """Which fit this is: answers with another number are those of a former one."""
 
 
 class FitState(Record):
@@ -95,6 +104,7 @@ class Limits(Record):
     """What the server takes."""
 
     upload_bytes: int
+    model_bytes: int
     images: int
     pixels: int
     pixels_together: int
@@ -116,6 +126,8 @@ class WorkspaceState(Record):
     model: ModelState | None
     fitting: bool
     """Whether a fit is being made."""
+    pictures: bool
+    """Whether the server has small pictures of photos that were added."""
     limits: Limits
 
 
@@ -135,11 +147,10 @@ class _NamedPhoto(Record):
     """The name of the file, as it was sent."""
 
 
-# The columns of a prediction are defined once, by e3bm.Prediction; those that have to be asked for are not served.
+# The columns of a prediction are defined once, by e3bm.Prediction; those that have to be asked for may be null.
 _COLUMNS: dict[str, Any] = {
-    one.name: (one.type, Field(description=COLUMNS[one.name].about))
+    one.name: (one.type, Field(... if one.default is MISSING else None, description=COLUMNS[one.name].about))
     for one in fields(Prediction)
-    if one.default is MISSING
 }
 _PhotoColumns: Any = create_model("_PhotoColumns", __base__=_NamedPhoto, **_COLUMNS)
 
@@ -157,9 +168,20 @@ class PhotoPrediction(_PhotoColumns):
         return cls(name=name, influences=influences, **columns)
 
 
-class PredictionList(Record):
-    """What is said of all photos of a request."""
+class PhotoProblem(_NamedPhoto):
+    """Why nothing is said of one photo."""
 
-    predictions: tuple[PhotoPrediction, ...]
+    error: str
+    """One sentence."""
+
+
+class PredictionList(Record):
+    """What is said of all photos of a request, in their order."""
+
+    predictions: tuple[PhotoPrediction | PhotoProblem, ...]
+    version: int
+    """Which fit was asked."""
     together: bool
     """Whether the photos were used together."""
+    note: str | None = None
+    """Why prediction sets hold every class, where they do."""

@@ -19,14 +19,13 @@ class Service:
         pickled(workspace.initial.extractor)  # said at the start, not at the first photo
         self._journal: Journal | None = None if settings.keep is None else keep_workspace(workspace, settings.keep)
         self.photo_work = WorkProcess("photos", settings.timeout)
-        self._fit_work = WorkProcess("fits", settings.fit_timeout)
-        self.fits = FitJobs(workspace, self._fit_work, settings.fit_timeout)
+        self.fit_work = WorkProcess("fits", settings.fit_timeout)
+        self.fits = FitJobs(workspace, self.fit_work, settings.fit_timeout)
         self._warming: list[asyncio.Task[None]] = []
 
     def warm_up(self) -> None:
-        """Start the processes now: the first request need not wait for them."""
-        for work in (self.photo_work, self._fit_work):
-            self._warming.append(asyncio.create_task(work.run(_nothing)))
+        """Start the process for photos now: the first request need not wait for it. A fit waits for torch anyway."""
+        self._warming.append(asyncio.create_task(self.photo_work.run(_nothing)))
 
     def last_fit(self) -> Fit:
         """The last fit; an error where there is none."""
@@ -39,7 +38,7 @@ class Service:
         """End the work, whatever it is: those who asked for it have had their time."""
         await self.fits.close()
         self.photo_work.close()
-        self._fit_work.close()
+        self.fit_work.close()
         await asyncio.gather(*self._warming, return_exceptions=True)
         if self._journal is not None:
             self._journal.close()

@@ -1,6 +1,7 @@
 """Where the server listens and what it refuses; imports nothing heavy, so that `e3bm serve --help` is quick."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -23,8 +24,13 @@ class ServeSettings(Settings):
     """Ask nobody for a token, although the address is reached from other machines."""
     keep: Path | None = None
     """A file that keeps classes, features of photos and the fit, so that the next start finds them again."""
+    pictures: Literal["tab", "memory", "file"] = "memory"
+    """Where small pictures of labelled photos are: in the browser tab only, also in the server's memory, so that they
+    are there after a reload, or also in the file of --keep."""
     most_upload_megabytes: float = Field(default=32, gt=0)
     """The largest request."""
+    most_model_megabytes: float = Field(default=256, gt=0)
+    """The largest model file that can be opened."""
     most_images: int = Field(default=64, ge=1)
     """The most images in one request."""
     most_pixels: int = Field(default=50_000_000, ge=1, le=50_000_000)
@@ -49,6 +55,10 @@ class ServeSettings(Settings):
     @property
     def most_upload(self) -> int:
         return int(self.most_upload_megabytes * MEGABYTE)
+
+    @property
+    def most_model(self) -> int:
+        return int(self.most_model_megabytes * MEGABYTE)
 
     @property
     def memory(self) -> int:

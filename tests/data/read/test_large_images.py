@@ -10,7 +10,14 @@ from PIL import Image
 
 from e3bm.data.inspect import survey as surveying
 from e3bm.data.read import decode as decoding
-from e3bm.data.read.decode import KEPT_PIXELS, MOST_JPEG_PIXELS, decode, image_size, pixel_count, pixels_of_pillow_image
+from e3bm.data.read.decode import (
+    KEPT_PIXELS,
+    MOST_JPEG_PIXELS,
+    decode,
+    decoded_pixels,
+    image_size,
+    pixels_of_pillow_image,
+)
 from e3bm.errors import DataError
 
 WIDTH, HEIGHT = 260, 200
@@ -70,31 +77,42 @@ def test_a_photo_over_the_limit_is_refused_where_its_format_must_be_decoded_whol
     wide = Image.new("L", (9000, 6000), 77)
     with pytest.raises(DataError, match=r"it says it is 9000 x 6000, more than the 50,000,000 pixels"):
         decode(encoded(wide, "PNG"))
+    # Its decoder holds all of a progressive one, and more than its pixels.
+    with pytest.raises(DataError, match=r"it says it is 9000 x 6000, more than the 50,000,000 pixels"):
+        decode(encoded(wide, "JPEG", progressive=True))
     found = decode(encoded(wide, "JPEG"))
     assert found.shape == (3000, 4500, 3)
-    assert found.shape[0] * found.shape[1] <= KEPT_PIXELS
+    assert found.shape[0] * found.shape[1] == decoded_pixels(encoded(wide, "JPEG")) <= KEPT_PIXELS
     assert (np.abs(found.astype(int) - 77) <= 1).all()
 
 
 def test_a_photo_of_200_megapixels():
     """Pillow alone warns of such a file, or refuses it."""
     content = encoded(Image.new("L", (16_320, 12_240), 50), "JPEG")
-    assert pixel_count(content) == 16_320 * 12_240 < MOST_JPEG_PIXELS
+    assert MOST_JPEG_PIXELS > 16_320 * 12_240
     assert decode(content, 1).shape == (3060, 4080, 1)
     claims = bytearray(content)
     place = claims.find(b"\xff\xc0")
     claims[place + 5 : place + 9] = b"\xff\xd0\xff\xd0"  # 65,488 x 65,488
     with pytest.raises(DataError, match="that are read of a JPEG"):
         decode(bytes(claims))
+    assert decoded_pixels(content) == 3060 * 4080
+    assert decoded_pixels(bytes(claims)) == 65_488**2  # what is refused is counted whole
+
+
+@pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("JPEG", {"progressive": True}), ("BMP", {})])
+def test_what_cannot_be_decoded_in_part_counts_whole(large, form, options):
+    assert decoded_pixels(encoded(large, form, **options)) == WIDTH * HEIGHT
+    assert decoded_pixels(encoded(large, "JPEG")) == WIDTH * HEIGHT // 4
+    with pytest.raises(DataError, match="no image that Pillow knows"):
+        decoded_pixels(b"no image")
 
 
 def test_pixels_are_counted_by_the_header():
     small = encoded(Image.new("RGB", (30, 20)), "PNG")
-    assert pixel_count(small) == pixel_count(small[:60]) == 600
-    assert pixel_count(b"no image") == pixel_count(b"") == 0
+    assert decoded_pixels(small) == decoded_pixels(small[:60]) == 600
 
 
-ROOM = 320 << 20
 DECODES = """
 import resource, sys
 from pathlib import Path
@@ -107,9 +125,18 @@ print(decode(Path(sys.argv[3]).read_bytes()).shape)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of a process is bounded as Linux does")
-def test_a_transparent_photo_of_49_megapixels_fits_into_little_memory(tmp_path):
-    (tmp_path / "small.png").write_bytes(encoded(Image.new("RGBA", (30, 30)), "PNG"))
-    (tmp_path / "large.png").write_bytes(encoded(Image.new("RGBA", (7000, 7000), (9, 8, 7, 99)), "PNG"))
-    words = [sys.executable, "-c", DECODES, str(ROOM), tmp_path / "small.png", tmp_path / "large.png"]
+@pytest.mark.parametrize(
+    ("image", "form", "options", "shape", "megabytes"),
+    [
+        (("RGBA", (7000, 7000), (9, 8, 7, 99)), "PNG", {}, (3500, 3500, 3), 320),
+        (("L", (16_320, 12_240), 50), "JPEG", {}, (3060, 4080, 3), 320),
+        (("RGB", (7000, 7000), (9, 8, 7)), "JPEG", {"progressive": True, "subsampling": 0}, (3500, 3500, 3), 400),
+    ],
+    ids=["transparent", "JPEG of 200 megapixels", "progressive"],
+)
+def test_a_large_photo_fits_into_little_memory(tmp_path, image, form, options, shape, megabytes):
+    (tmp_path / "small").write_bytes(encoded(Image.new(image[0], (30, 30)), form, **options))
+    (tmp_path / "large").write_bytes(encoded(Image.new(*image), form, **options))
+    words = [sys.executable, "-c", DECODES, str(megabytes << 20), tmp_path / "small", tmp_path / "large"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.stdout == "(3500, 3500, 3)\n", done.stderr[-500:]
+    assert done.stdout == f"{shape}\n", done.stderr[-500:]

@@ -1,7 +1,6 @@
 """Which labelled photos mattered: the parts add up to the score, exactly."""
 
 import pytest
-import torch
 
 from photo_models import CLASSES, picture, support, unfitted
 
@@ -18,7 +17,7 @@ def test_parts_add_up_to_the_score_of_the_label(model, name):
     assert len(found) == sum(model.counts.values())
     fitted = model.fitted.head
     head, temperature = fitted.ensemble, fitted.temperature
-    features = torch.from_numpy(model.features(photo))
+    features = model.features(photo)
     scores = (head.scores(head.space(features)) / temperature)[0]
     best = int(scores.argmax())
     constant = (head.bias[best] - head.bias.mean()) / temperature

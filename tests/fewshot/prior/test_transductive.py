@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
-from e3bm.fewshot.fitted_head import FitOptions, fit_head
+from e3bm.fewshot.fitted_head import FitOptions, fit_head, is_one_sided
 from e3bm.fewshot.meta.pools import FeaturePool, task_batch
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.learner import build_prior
@@ -57,6 +57,23 @@ def test_an_example_alone_is_predicted_as_ever(prior, fitted):
         alone, together = model.predict(row[None]), model.predict_together(row[None], prior)
         np.testing.assert_allclose(together.probabilities, alone.probabilities, atol=1e-9)
     assert len(model.predict_together(batch[:0], prior).labels) == 0
+
+
+def test_a_batch_of_one_class_is_answered_alone(prior, fitted):
+    model, batch = fitted
+    labels = model.predict(batch).labels
+    one_class = batch[labels == labels[0]]
+    alone, together = model.predict(one_class), model.predict_together(one_class, prior)
+    np.testing.assert_array_equal(alone.probabilities, together.probabilities)
+
+
+def test_one_sided_is_what_is_spread_over_few_of_the_classes():
+    even = np.tile(np.arange(5), 8)
+    assert not is_one_sided(even, 5)
+    assert not is_one_sided(np.arange(3), 20)
+    assert is_one_sided(np.zeros(40, np.int64), 5)
+    assert is_one_sided(np.r_[np.zeros(36, np.int64), 1, 2, 3, 4], 5)
+    assert not is_one_sided(np.zeros(1, np.int64), 5)
 
 
 def test_renamed_classes_rename_the_answers(prior):

@@ -1,34 +1,39 @@
-"""The numbers of trust: what a fit without left-out examples takes its threshold from, and their way through JSON."""
+"""The numbers of trust: thresholds for unknown examples, and their way through JSON."""
 
 import json
-from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.trust import Curve, TrustPrior, known_threshold
+from e3bm.fewshot.trust import LEVELS, Curve, TrustPrior, known_levels
 
 
-def test_without_left_out_examples_the_threshold_follows_the_shots():
-    shipped = load_prior().trust
-    curves = tuple(Curve((1.0, 4.0), (10.0 * level, level)) for level in shipped.spread_levels)
-    trust, facts = replace(shipped, alone=curves), torch.zeros(4, dtype=torch.double)
-    centre = float(trust.known_centre(facts[None])[0])
-    found = [known_threshold(None, 1.0, facts, shots, trust, recall=0.95) - centre for shots in (1, 2, 4, 9)]
-    assert found == pytest.approx([0.5, 0.275, 0.05, 0.05])
-    older = replace(shipped, alone=())
-    assert known_threshold(None, 1.0, facts, 1, older, recall=0.95) - centre == pytest.approx(older.spread(0.05))
+def test_levels_are_location_and_scale_times_quantiles_by_shots():
+    curves = tuple(Curve((1.0, 4.0), (place, 3.0 * place)) for place in range(len(LEVELS)))
+    trust = TrustPrior(known=(), location=(2.0, 0.0), log_scale=(0.0, 1.0), quantiles=curves)
+    facts = np.array([1.0, np.log(2)])
+    places = np.arange(len(LEVELS))
+    np.testing.assert_allclose(known_levels(facts, 1, trust), 2 + 2 * places)
+    np.testing.assert_allclose(known_levels(facts, 4, trust), 2 + 6 * places)
+    np.testing.assert_allclose(known_levels(facts, 2, trust), 2 + 4 * places)
 
 
-def test_one_shot_scores_lie_closer_together_in_the_shipped_prior():
-    shipped = load_prior().trust
-    assert shipped.spread_alone(0.05, 1) > shipped.spread(0.05)
+def test_levels_never_fall():
+    curves = tuple(Curve((1.0,), (float(-place),)) for place in range(len(LEVELS)))
+    trust = TrustPrior(known=(), location=(0.0,), log_scale=(0.0,), quantiles=curves)
+    assert (np.diff(known_levels(np.ones(1), 1, trust)) >= 0).all()
 
 
 def test_the_numbers_survive_json():
     shipped = load_prior().trust
     assert TrustPrior.from_json(json.loads(json.dumps(shipped.as_json()))) == shipped
     with pytest.raises(CheckpointError, match="not readable"):
-        TrustPrior.from_json({"alone": [{"shots": [1.0]}]})
+        TrustPrior.from_json({"known": [1.0], "temperature": [], "quantiles": [{"shots": [1.0]}]})
+
+
+def test_of_an_older_model_what_predictions_need_is_taken():
+    older = TrustPrior.from_json({"known": [1.0, 2.0], "centre": [0.0], "trusted": 5.0})
+    assert older.known == (1.0, 2.0)
+    assert older.temperature == ()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from e3bm.errors import SettingsError
 from e3bm.runs.folder.answers import keep_result
 from e3bm.runs.folder.files import read_json, write_json
 from e3bm.runs.folder.run import read_run
@@ -42,6 +43,15 @@ def test_foreign_options_of_the_former_common_list_go(method, own):
     assert found.method.name == method
     assert own in found.method.model_dump()
     assert "gradient_net" not in found.method.model_dump()
+
+
+@pytest.mark.parametrize("part", ["method", "optimiser"])
+@pytest.mark.parametrize("value", ["mtl", 3, None, ["mtl"]])
+def test_settings_that_are_not_ours_are_refused_by_whoever_reads_them(part, value):
+    found = upgraded({"kind": "train", "settings": {part: value}})
+    assert found["settings"][part] == value
+    with pytest.raises(SettingsError, match=part):
+        read_settings(TrainSettings, found["settings"])
 
 
 def test_a_pretraining_and_a_model_file_that_said_levelled():

@@ -78,5 +78,6 @@ def test_a_whitened_backbone_serves_training_and_photos(small_data, tmp_path):
     np.testing.assert_allclose(
         sorted(model.predict([photo])[0].probabilities.values()), sorted(mirrored.probabilities.values()), atol=1e-4
     )
-    with pytest.raises(SettingsError, match="do not fit this backbone"):
-        run_train(wanted.but(backbone__whitened=False), tmp_path / "wrong")
+    for setting, value in (("whitened", False), ("width", 0.5), ("name", "conv4_64")):
+        with pytest.raises(SettingsError, match=rf"is conv4 x0\.25 whitened, .* backbone\.{setting} differs"):
+            run_train(wanted.but(**{f"backbone__{setting}": value}), tmp_path / "wrong")

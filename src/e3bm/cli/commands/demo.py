@@ -27,11 +27,14 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "demo", about)
     from e3bm.paper.demo import run_demo
     from e3bm.report.tables import results_table
+    from e3bm.report.verdict import verdicts
 
     demo = run_demo(options.size, options.run, progress_here(), options.workers)
     if options.json:
         print_json([result.as_json() for result in demo.results])
         return 0
     print(results_table(demo.results).text())
+    for verdict in verdicts(demo.results, []):
+        print("\n".join([verdict.answer, *verdict.sentences, verdict.caution]))
     print(f"\nAll rows: the same {demo.results[0].episodes} episodes of unseen characters. Report: {demo.page}")
     return 0

@@ -23,13 +23,15 @@ class Options:
     backbone: str | None = None
     """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
     json: bool = False
-    """Print path, bytes, input shape, preprocessing, classes and the difference to torch as JSON."""
+    """Print path, bytes, input shape, preprocessing, classes and the difference to Python as JSON."""
 
 
 def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, "export", "Backbone, head, temperature and softmax as one ONNX file, checked.")
+    options = parse(
+        Options, words, "export", "From pixels to everything that is said of a photo: one ONNX file, checked."
+    )
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-    from e3bm.fewshot.onnx_export import export_onnx
+    from e3bm.fewshot.onnx_export import INPUT, OUTPUTS, export_onnx
 
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     made = export_onnx(model, options.onnx)
@@ -46,8 +48,8 @@ def run(words: Sequence[str]) -> int:
         )
         return 0
     show(f"saved {made.path} ({made.size / MEGABYTE:.1f} MB)")
-    show(f"  takes 'images': float32 [batch, {', '.join(map(str, made.input_shape))}]")
+    show(f"  takes '{INPUT}': uint8 [batch, {', '.join(map(str, made.input_shape))}], which it normalises itself")
     show(f"  after: {model.extractor.pipeline}")
-    show(f"  gives 'probabilities': float32 [batch, {len(model.classes)}], classes in the metadata")
-    show(f"  onnxruntime agrees with torch to {made.difference:.1g}")
+    show(f"  gives {', '.join(OUTPUTS)}; classes and preprocessing are in the metadata")
+    show(f"  onnxruntime agrees with Python's prediction to {made.difference:.1g}")
     return 0

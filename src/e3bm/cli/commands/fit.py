@@ -25,7 +25,7 @@ class Options:
     out: Path
     """The model file to write, such as birds.e3bm."""
     backbone: str | None = None
-    """Run folder of `e3bm pretrain`, or transformers:NAME; unset: EfficientNet-Lite0 (extra 'pretrained')."""
+    """lite0 (unset; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, a run folder, or transformers:NAME."""
     pipeline: str | None = None
     """What photos go through, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
     recall: float = 0.95
@@ -47,8 +47,10 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "fit", about)
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.model_file import check_target
+    from e3bm.fewshot.read_photos import check_source
 
     check_target(options.out, replace=options.force)
+    check_source(options.photos)  # before a network is loaded
     model = FewShotClassifier(options.backbone, pipeline=options.pipeline, recall=options.recall, prior=options.prior)
     model.fit(options.photos, skip_unreadable=options.skip_unreadable, progress=progress_here())
     model.save(options.out, keep_support=not options.drop_support)

@@ -34,6 +34,8 @@ class Options:
     """Photos, folders of photos, or - for a list of paths on stdin, one a line."""
     coverage: float | None = None
     """Also print, for every photo, a set of classes that should hold the right one in this share of cases."""
+    recall: float | None = None
+    """Share of photos of the classes that should not be called unknown; unset: what the model was fitted with."""
     backbone: str | None = None
     """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
     transductive: bool = False
@@ -53,7 +55,10 @@ def run(words: Sequence[str]) -> int:
     import numpy as np
 
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.fitted_head import check_coverage
 
+    if options.coverage is not None:
+        check_coverage(options.coverage)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     paths = list(_photos(options.paths))
     if not paths:
@@ -63,13 +68,16 @@ def run(words: Sequence[str]) -> int:
     table = [row for row in features if not isinstance(row, DataError)]
     found: list["Prediction"] = []
     if table and options.transductive:
-        found = model.predict_batch_features(np.stack(table))
+        found = model.predict_batch_features(np.stack(table), recall=options.recall)
     elif table:
-        found = model.predict_features(np.stack(table), coverage=options.coverage)
+        found = model.predict_features(np.stack(table), coverage=options.coverage, recall=options.recall)
     rows = list(zip(usable, found, strict=True))
     failures = [row for row in features if isinstance(row, DataError)]
     write = _write_json if options.json else _write_csv if options.csv else _write_text
     write(model.classes, rows)
+    reason = None if options.coverage is None else model.why_all_classes(options.coverage)
+    if reason:
+        show(f"e3bm: {reason}", file=sys.stderr)
     for failure in failures:
         show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:
@@ -99,6 +107,9 @@ def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndar
     progress = progress_here(quiet=len(paths) < MANY)
     progress.begin("photos", len(paths))
     found: list["np.ndarray | DataError"] = []
+    note = model.extractor.engine_note()
+    if note is not None:
+        show(f"e3bm: {note}", file=sys.stderr)
     try:
         for row in model.extractor.features_or_errors(paths):
             found.append(row)

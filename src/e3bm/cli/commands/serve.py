@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import parse
-from e3bm.errors import SettingsError
+from e3bm.errors import SettingsError, install_command
 from e3bm.serving.settings import ServeSettings
 
 
@@ -32,7 +32,7 @@ def run(words: Sequence[str]) -> int:
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise SettingsError(f"The server needs {error.name}; run: pip install 'e3bm[serve]'") from None
+        raise SettingsError(f"The server needs {error.name}; run: {install_command('serve')}") from None
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.serving.app import create_app
     from e3bm.serving.gate.access import choose_token, is_loopback

@@ -67,7 +67,7 @@ def _check_own(method: MethodSettings, words: Sequence[str]) -> None:
         flag = word.partition("=")[0].replace("_", "-")
         if flag.startswith("--method.") and flag not in ("--method.name", *own):
             near = get_close_matches(flag, own, 1)
-            hint = f" Perhaps you meant {near[0]}." if near else ""
+            hint = f" Did you mean {near[0]}?" if near else ""
             has = f"it has {', '.join(own)}" if own else "it has none"
             raise SettingsError(f"{method.title} has no option {flag}; {has}.{hint}")
         if flag.startswith("--hyperprior.") and not isinstance(method, InnerLoopSettings):

@@ -1,16 +1,27 @@
-"""Pipelines: what happens to images between the packed bytes and the model, written as one line of text."""
+"""Pipelines: what happens to images between the packed bytes and the model, written as one line of text.
+
+Whole batches go through torch, which is imported when the first one comes. Single photos go through Pillow
+(``Pipeline.photo``), so that a program that only predicts never imports torch.
+"""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import torch
-from jaxtyping import Float, Float64, Shaped
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float, Float32, Float64, Shaped, UInt8
+from PIL import Image
 
-from e3bm.data.pixels import augment, colour
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Images = Shaped[Tensor, "N C H W"]
+
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 @dataclass(frozen=True)
@@ -29,20 +40,34 @@ class Normalisation:
             )
 
     def __call__(
-        self, images: Shaped[Tensor, "N channels H W"], dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "N channels H W"]:
+        self, images: "Shaped[Tensor, 'N channels H W']", dtype: "torch.dtype | None" = None
+    ) -> "Float[Tensor, 'N channels H W']":
         """Bytes (or floats of 0..255) to normalised floats, stored channels last."""
+        import torch
+
+        dtype = dtype or torch.float32
         count, channels, height, width = images.shape
-        if len(self.mean) not in (1, channels):
-            raise DataError(
-                f"Normalisation '{self.name}' is for {len(self.mean)} channels, the images have {channels}; "
-                "use 'grey' or 'none'."
-            )
+        self._check(channels)
         mean, std = (torch.tensor(part, dtype=torch.float64).expand(channels) for part in (self.mean, self.std))
         # Whole rows of pixels against repeated constants: many times faster than broadcasting over three channels.
         scale, shift = ((part).repeat(width).to(images.device, dtype) for part in (1 / std, -mean / std))
         rows = images.permute(0, 2, 3, 1).reshape(count * height, width * channels).to(dtype, copy=True)
         return rows.mul_(scale).add_(shift).view(count, height, width, channels).permute(0, 3, 1, 2)
+
+    def photo(self, pixels: UInt8[np.ndarray, "H W channels"]) -> Float32[np.ndarray, "1 channels H W"]:
+        """The same for the bytes of one photo, channels last."""
+        self._check(pixels.shape[2])
+        mean, std = np.array(self.mean), np.array(self.std)
+        values = pixels * (1 / std).astype(np.float32)
+        values += (-mean / std).astype(np.float32)
+        return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
+
+    def _check(self, channels: int) -> None:
+        if len(self.mean) not in (1, channels):
+            raise DataError(
+                f"Normalisation '{self.name}' is for {len(self.mean)} channels, the images have {channels}; "
+                "use 'grey' or 'none'."
+            )
 
 
 NORMALISATIONS: Registry[Normalisation] = Registry("normalisation")
@@ -66,9 +91,6 @@ for _entry in (
     NORMALISATIONS.register(_entry.name)(_entry)
 
 
-Images = Shaped[Tensor, "N C H W"]
-
-
 @runtime_checkable
 class Step(Protocol):
     """One operation with its settings; ``draws`` is how many random numbers it needs per image."""
@@ -76,7 +98,14 @@ class Step(Protocol):
     @property
     def draws(self) -> int: ...
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N c h w"]: ...
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Shaped[Tensor, 'N c h w']": ...
+
+
+@runtime_checkable
+class PhotoStep(Protocol):
+    """A step without chance, which a single photo can go through."""
+
+    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w c"]: ...
 
 
 STEPS: Registry[type[Step]] = Registry("augmentation")
@@ -93,11 +122,23 @@ class Resize:
 
     def __post_init__(self) -> None:
         _at_least(self, "size", 1)
-        if self.filter not in ("bilinear", "bicubic"):
+        if self.filter not in FILTERS:
             raise SettingsError(f"The resize filters are bilinear and bicubic, found '{self.filter}'.")
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N C h w"]:
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Shaped[Tensor, 'N C h w']":
+        from e3bm.data.pixels import augment
+
         return augment.resize(images, self.size, self.filter)
+
+    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
+        """The same for one photo, by Pillow."""
+        height, width, channels = pixels.shape
+        short = min(height, width)
+        size = (self.size * width // short, self.size * height // short)
+        if size == (width, height):
+            return pixels
+        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+        return np.asarray(image.resize(size, FILTERS[self.filter])).reshape(size[1], size[0], channels)
 
 
 @STEPS.register("centre_crop")
@@ -111,8 +152,19 @@ class CentreCrop:
     def __post_init__(self) -> None:
         _at_least(self, "size", 1)
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N C h w"]:
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Shaped[Tensor, 'N C h w']":
+        from e3bm.data.pixels import augment
+
         return augment.centre_crop(images, self.size)
+
+    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
+        """The same for one photo."""
+        height, width = pixels.shape[:2]
+        if self.size > min(height, width):
+            square = f"{self.size} x {self.size}"
+            raise DataError(f"A crop of {square} does not fit into images of {height} x {width}; resize them first.")
+        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        return pixels[top : top + self.size, left : left + self.size]
 
 
 @STEPS.register("padded_crop")
@@ -128,7 +180,9 @@ class PaddedCrop:
         _at_least(self, "size", 1)
         _at_least(self, "padding", 0)
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N C h w"]:
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Shaped[Tensor, 'N C h w']":
+        from e3bm.data.pixels import augment
+
         return augment.padded_crop(images, self.size, self.padding, draws)
 
 
@@ -142,7 +196,6 @@ class RandomResizedCrop:
     largest: float = 1.0
     narrowest: float = 3 / 4
     widest: float = 4 / 3
-    draws = augment.RESIZED_CROP_DRAWS
 
     def __post_init__(self) -> None:
         _at_least(self, "size", 1)
@@ -152,7 +205,15 @@ class RandomResizedCrop:
                 f"{self.smallest}, {self.largest}, {self.narrowest}, {self.widest}."
             )
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N C h w"]:
+    @property
+    def draws(self) -> int:
+        from e3bm.data.pixels import augment
+
+        return augment.RESIZED_CROP_DRAWS
+
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Shaped[Tensor, 'N C h w']":
+        from e3bm.data.pixels import augment
+
         scale, ratio = (self.smallest, self.largest), (self.narrowest, self.widest)
         return augment.random_resized_crop(images, self.size, scale, ratio, draws)
 
@@ -168,7 +229,9 @@ class Flip:
     def __post_init__(self) -> None:
         _at_least(self, "probability", 0)
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Images:
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Images":
+        from e3bm.data.pixels import augment
+
         return augment.horizontal_flip(images, draws, self.probability)
 
 
@@ -180,13 +243,20 @@ class ColourJitter:
     brightness: float = 0.4
     contrast: float = 0.4
     saturation: float = 0.4
-    draws = colour.JITTER_DRAWS
 
     def __post_init__(self) -> None:
         for field in fields(self):
             _at_least(self, field.name, 0)
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Images:
+    @property
+    def draws(self) -> int:
+        from e3bm.data.pixels import colour
+
+        return colour.JITTER_DRAWS
+
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Images":
+        from e3bm.data.pixels import colour
+
         return colour.colour_jitter(images, self.brightness, self.contrast, self.saturation, draws)
 
 
@@ -197,8 +267,14 @@ class Invert:
 
     draws = 0
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Images:
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Images":
+        from e3bm.data.pixels import augment
+
         return augment.invert(images)
+
+    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W C"]:
+        """The same for one photo."""
+        return 255 - pixels
 
 
 @STEPS.register("channels")
@@ -212,8 +288,18 @@ class Channels:
     def __post_init__(self) -> None:
         _at_least(self, "count", 1)
 
-    def __call__(self, images: Images, draws: Float64[Tensor, "N draws"]) -> Shaped[Tensor, "N c h w"]:
+    def __call__(self, images: "Images", draws: "Float64[Tensor, 'N draws']") -> "Shaped[Tensor, 'N c h w']":
+        from e3bm.data.pixels import augment
+
         return augment.to_channels(images, self.count)
+
+    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W c"]:
+        """The same for one photo."""
+        channels = pixels.shape[2]
+        if channels == self.count:
+            return pixels
+        grey = pixels if channels == 1 else np.rint(pixels.astype(np.float32).mean(2, keepdims=True)).astype(np.uint8)
+        return np.repeat(grey, self.count, axis=2)
 
 
 @dataclass(frozen=True)
@@ -243,11 +329,13 @@ class Pipeline:
 
     def __call__(
         self,
-        images: Images,
-        draws: Float64[Tensor, "N draws"] | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Float[Tensor, "N c h w"]:
+        images: "Images",
+        draws: "Float64[Tensor, 'N draws'] | None" = None,
+        dtype: "torch.dtype | None" = None,
+    ) -> "Float[Tensor, 'N c h w']":
         """Bytes to model input; row n of ``draws`` (numbers in [0, 1)) decides all that is random about image n."""
+        import torch
+
         if draws is None:
             if self.draws:
                 raise SettingsError(f"The pipeline '{self}' is random; give it {self.draws} numbers per image.")
@@ -256,8 +344,22 @@ class Pipeline:
             images = step(images, part)
         return self.normalisation(images, dtype)
 
+    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> Float32[np.ndarray, "1 c h w"]:
+        """The bytes of one photo to model input, by Pillow and NumPy; a pipeline with chance has no such form."""
+        return self.normalisation.photo(self.photo_steps(pixels))
+
+    def photo_steps(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w c"]:
+        """The same up to the normalisation."""
+        for step in self.steps:
+            if not isinstance(step, PhotoStep):
+                raise SettingsError(f"The preprocessing of photos must not be random; '{self}' is.")
+            pixels = step.photo(pixels)
+        return pixels
+
     def output_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """Channels, height and width of the output, for packed images of this height, width and channels."""
+        import torch
+
         height, width, channels = image_shape
         blank = torch.zeros((1, channels, height, width), dtype=torch.uint8)
         _, channels, height, width = self(blank, torch.zeros((1, self.draws), dtype=torch.float64)).shape

@@ -17,15 +17,18 @@ from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from e3bm.errors import DataError
 
+LARGEST_IMAGE_FILE = 128 << 20
 MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 30_000
-# A JPEG file can be decoded at a half, a quarter or an eighth of its size, without ever being whole in memory.
+# A JPEG file can be decoded at a half, a quarter or an eighth of its size, without ever being whole in memory; not so a
+# progressive one, of which every pass is about the whole image.
 MOST_JPEG_PIXELS = 250_000_000
 LONGEST_JPEG_SIDE = 65_500
 KEPT_PIXELS = 16_000_000
 """Images of more are halved, or more, while they are decoded: no network sees that many."""
 STRIP_PIXELS = 2_000_000
 JPEG_START, JPEG_FORMATS = b"\xff\xd8\xff", ("JPEG", "MPO")
+PNG_START = b"\x89PNG\r\n\x1a\n"
 # EPS is drawn by a program outside of Python; the others are no pictures or have no decoder of Pillow's own.
 NOT_OPENED = frozenset({"EPS", "WMF", "PDF", "MPEG", "HDF5", "GRIB", "BUFR", "STUB"})
 # Whatever the decoders raise on bytes that nobody checked; found by sending them damaged images.
@@ -38,6 +41,10 @@ HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"
 HEIF_ADVICE = "photos of this format (HEIC) need pillow-heif; run: pip install pillow-heif"
 ORIENTATION = 0x0112
 WIDE_GREY = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+
+
+class TooManyPixelsError(DataError):
+    """An image whose header promises far too much."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +85,18 @@ def image_size(content: bytes) -> tuple[int, int]:
         raise _unknown_format(content) from None
 
 
-def pixel_count(content: bytes) -> int:
-    """How many pixels an encoded image says it has, by its header alone; 0 where there is no image to decode.
+def decoded_pixels(content: bytes) -> int:
+    """How many pixels are in memory while an image is decoded, by its header alone: of a large JPEG only a part.
 
     Time and memory of decoding grow with it: whoever takes many images at once adds them up first.
     """
     try:
-        width, height = image_size(content)
-    except DataError:
-        return 0
-    return width * height
+        with _decoding_errors(), _opened(content) as image:
+            if _has_parts(image) and _fits_in_parts(image.size):
+                _decode_smaller(image)
+            return math.prod(image.size)
+    except UnidentifiedImageError:
+        raise _unknown_format(content) from None
 
 
 def check_pixels(size: tuple[int, int]) -> None:
@@ -106,6 +115,23 @@ def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
             _check_promise(image)
             _decode_smaller(image)
             return _to_array(image, channels)
+    except UnidentifiedImageError as error:
+        raise _unknown_format(content) from error
+
+
+def miniature(content: bytes, side: int) -> bytes:
+    """A small copy of an encoded image as a JPEG file: upright, ``side`` pixels long at most, only pixels."""
+    try:
+        with _decoding_errors():
+            image = _opened(content)
+            _check_promise(image)
+            if image.format in JPEG_FORMATS:
+                image.draft(None, (side, side))  # decoded at a part of its size, and never smaller than asked for
+            small = Image.fromarray(_to_array(image, 3))
+            small.thumbnail((side, side))
+            written = io.BytesIO()
+            small.save(written, "JPEG", quality=80)
+            return written.getvalue()
     except UnidentifiedImageError as error:
         raise _unknown_format(content) from error
 
@@ -170,7 +196,7 @@ def _decoding_errors() -> Iterator[None]:
     except UnidentifiedImageError:
         raise
     except Image.DecompressionBombError as error:
-        raise DataError(f"it has far more than the {MOST_PIXELS:,} pixels that are read") from error
+        raise TooManyPixelsError(f"it has far more than the {MOST_PIXELS:,} pixels that are read") from error
     except DataError:
         raise
     except MemoryError as error:
@@ -182,18 +208,29 @@ def _decoding_errors() -> Iterator[None]:
 def _opened(content: bytes) -> Image.Image:
     """The image that these bytes begin, not yet decoded."""
     try:
-        return Image.open(io.BytesIO(content), formats=_readable_formats())
+        # Most photos are one of these, which Pillow knows before it has loaded the code of its forty other formats.
+        formats = ("JPEG", "PNG") if content.startswith((JPEG_START, PNG_START)) else _readable_formats()
+        return Image.open(io.BytesIO(content), formats=formats)
     except Image.DecompressionBombError:
         if not content.startswith(JPEG_START):
             raise
         return JpegImagePlugin.JpegImageFile(io.BytesIO(content))  # not decoded whole, so its limit is another
 
 
+def _has_parts(image: Image.Image) -> bool:
+    """Whether the decoder can give a part of an image without holding the whole."""
+    return image.format in JPEG_FORMATS and not image.info.get("progressive")
+
+
+def _fits_in_parts(size: tuple[int, int]) -> bool:
+    return math.prod(size) <= MOST_JPEG_PIXELS and max(size) <= LONGEST_JPEG_SIDE and min(size) >= 1
+
+
 def _check_promise(image: Image.Image) -> None:
     """Refuse an image whose header promises more than can be decoded in its format."""
-    if image.format not in JPEG_FORMATS:
+    if not _has_parts(image):
         check_pixels(image.size)
-    elif math.prod(image.size) > MOST_JPEG_PIXELS or max(image.size) > LONGEST_JPEG_SIDE or min(image.size) < 1:
+    elif not _fits_in_parts(image.size):
         limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
         raise DataError(f"it says it is {image.width} x {image.height}, more than the {limits} that are read of a JPEG")
 

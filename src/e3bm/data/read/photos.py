@@ -1,23 +1,30 @@
 """A photo in whatever form a user has it: a file, encoded bytes, a Pillow image, an array or a tensor."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
-import torch
 from jaxtyping import UInt8
 from PIL import Image
 
-from e3bm.data.layouts.base import KnownClasses, split_word
-from e3bm.data.layouts.folders import ClassFolders
-from e3bm.data.read.archives import open_tree
-from e3bm.data.read.decode import check_pixels, decode, is_image_name, pixels_of_pillow_image, why_not_an_image
+from e3bm.data.read.decode import (
+    LARGEST_IMAGE_FILE,
+    check_pixels,
+    decode,
+    is_image_name,
+    pixels_of_pillow_image,
+    why_not_an_image,
+)
 from e3bm.data.read.file_tree import FileTree, FolderTree
-from e3bm.data.read.records import LARGEST_IMAGE_FILE, FileRecords
 from e3bm.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeIs
 
 WIDEST = 4
 """Of proportions more extreme than 1 to this only the middle is used, before anything is enlarged."""
@@ -37,7 +44,7 @@ class StoredPhoto:
         return str(self.tree.where / self.name)
 
 
-Photo: TypeAlias = str | Path | bytes | StoredPhoto | Image.Image | np.ndarray | torch.Tensor
+Photo: TypeAlias = Union[str, Path, bytes, StoredPhoto, Image.Image, np.ndarray, "torch.Tensor"]
 
 
 def photo_pixels(photo: Photo, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
@@ -50,7 +57,7 @@ def photo_pixels(photo: Photo, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
         return _middle(decode(bytes(photo), channels))
     if isinstance(photo, Image.Image):
         return _middle(pixels_of_pillow_image(photo, channels))
-    if isinstance(photo, torch.Tensor):
+    if _is_tensor(photo):
         photo = photo.detach().cpu().numpy()
     if isinstance(photo, np.ndarray):
         return _middle(_from_array(photo, channels))
@@ -68,7 +75,7 @@ def as_photos(photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
     """A list of photos, and whether a single one was given."""
     if isinstance(photos, str | Path | bytes | bytearray | memoryview | StoredPhoto | Image.Image):
         return [photos], True  # type: ignore[list-item]  # bytes-like are as good as bytes
-    if isinstance(photos, np.ndarray | torch.Tensor):
+    if isinstance(photos, np.ndarray) or _is_tensor(photos):
         if photos.ndim in (2, 3):
             return [photos], True
         if photos.ndim != 4:
@@ -106,6 +113,8 @@ def photos_by_class(source: Path) -> Iterator[PhotoFolder]:
     """The photos of every class; an archive stays open inside of the block."""
     if not source.exists():
         raise DataError(f"There is no folder {source}; {ADVICE}.")
+    from e3bm.data.read.archives import open_tree  # compressors and all: not for those who ask about one photo
+
     tree = open_tree(source)
     try:
         yield PhotoFolder(_listed(tree), _unused_files(tree))
@@ -129,6 +138,12 @@ def unused_sentences(unused: Iterable[UnusedFile]) -> list[str]:
         more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
         sentences.append(f"Not used ({reason}): {', '.join(paths[:MOST_NAMED])}{more}.")
     return sentences
+
+
+def _is_tensor(photo: object) -> "TypeIs[torch.Tensor]":
+    """Whether it is a tensor: nobody has one who has not imported torch."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(photo, torch.Tensor)
 
 
 def _content(path: Path) -> bytes:
@@ -176,6 +191,10 @@ def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
         found = f"{len(tree.names)} files, none of them an image" if tree.names else "no files"
         why = f" (the first, {tree.names[0]}: {why_not_an_image(tree.names[0])})" if tree.names else ""
         raise DataError(f"{tree.where} holds {found}{why}; {ADVICE}.")
+    from e3bm.data.layouts.base import KnownClasses, split_word
+    from e3bm.data.layouts.folders import ClassFolders
+    from e3bm.data.read.records import FileRecords
+
     listing = ClassFolders(empty_folders=True).find(tree, KnownClasses())
     assert listing is not None
     assert isinstance(listing.records, FileRecords)

@@ -8,13 +8,13 @@ import numpy as np
 from jaxtyping import UInt8
 
 from e3bm.data.read.array_files import NpzArray, PickleFile, stored_blocks
+from e3bm.data.read.decode import LARGEST_IMAGE_FILE
 from e3bm.data.read.file_tree import FileTree
 from e3bm.data.read.unpickle import StoredArray, StoredBytes
 from e3bm.errors import DataError
 
 Payload = bytes | np.ndarray | DataError
 """An encoded image, decoded pixels, or why the record could not even be read."""
-LARGEST_IMAGE_FILE = 128 << 20
 
 
 @runtime_checkable

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from e3bm.fewshot.fitted_model import FittedModel
@@ -39,7 +38,7 @@ def suggest(
         return []
     found = fitted.head.predict(rows)
     worth = np.where(found.unknown, 1.0, _unsureness(found.probabilities))
-    placed = fitted.head.ensemble.space(torch.from_numpy(rows)).numpy()
+    placed = fitted.head.ensemble.space(rows)
     placed = placed / np.maximum(np.linalg.norm(placed, axis=1, keepdims=True), 1e-12)
     newness, left, chosen = np.ones(len(rows)), np.ones(len(rows), dtype=bool), []
     for _ in range(min(count, len(rows))):

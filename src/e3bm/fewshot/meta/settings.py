@@ -16,7 +16,7 @@ class PriorSettings(Settings):
     """Which features a prior is meta-trained on, and how."""
 
     datasets: tuple[str, ...] = ("fc100", "miniimagenet", "omniglot")
-    """Data sets, prepared before; their training classes train, their validation classes choose and calibrate."""
+    """Data sets, prepared before; their training classes train, their validation classes choose."""
     left_out: tuple[str, ...] = BIRDS_OF_MINIIMAGENET
     """Names of classes that are passed over."""
     folder: Path | None = None
@@ -41,8 +41,12 @@ class PriorSettings(Settings):
         schedule="cosine",
     )  # fmt: skip
     """Of the part that uses unlabelled examples together."""
-    trust_tasks: int = Field(default=6, ge=2)
-    """Tasks of every validation pool and number of shots from which temperatures and thresholds are found."""
+    trust_datasets: tuple[str, ...] = ("fc100", "miniimagenet", "miniimagenet", "omniglot", "glyphs")
+    """Data sets from which temperatures and thresholds are found, photos twice; empty: the same as ``datasets``."""
+    trust_tasks: int = Field(default=16, ge=2)
+    """Tasks of each of them with three or more shots; of fewer shots there are more."""
+    start: Path | None = None
+    """A prior whose learned parts are taken as they are, so that only the numbers of confidence are found."""
     validate_every: int = Field(default=250, ge=1)
     """Meta-steps between validations."""
     seed: int = Field(default=0, ge=0)

@@ -18,8 +18,8 @@ from e3bm.errors import CheckpointError, DivergenceError, SettingsError
 from e3bm.fewshot.meta.pools import FeaturePool, TaskShapes, draw_batches, draw_tasks, query_labels, task_batch
 from e3bm.fewshot.meta.settings import PriorSettings
 from e3bm.fewshot.meta.train_trust import SHOTS, fit_trust
-from e3bm.fewshot.meta.views import open_classes, open_pools
-from e3bm.fewshot.prior.file import save_prior
+from e3bm.fewshot.meta.views import open_classes, open_pools, open_trust_pools
+from e3bm.fewshot.prior.file import load_prior, save_prior
 from e3bm.fewshot.prior.learner import build_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
@@ -121,27 +121,38 @@ def run_train_prior(
     """Train what is not trained yet in this run folder, and write the prior; gives the last validation.
 
     Three parts follow one another, each kept when it is done: the prior itself, the part for unlabelled examples on
-    top of it, and the numbers of trust.
+    top of it, and the numbers of trust. With a ``start`` only the last is done.
     """
     progress = progress or Silent()
     if out.suffix != ".safetensors":
         raise SettingsError(f"A prior is a .safetensors file; --out {out} is not one.")
     torch.set_num_threads(1)
-    inputs = {name: open_classes(name, "train", settings).images.digest for name in settings.datasets}
+    names = dict.fromkeys((*settings.datasets, *settings.trust_datasets))
+    inputs = {name: open_classes(name, "train", settings).images.digest for name in names}
     run = RunFolder(folder)
     run.create("prior", settings, inputs)
     with held(folder):
-        training, validation = (open_pools(split, settings, progress) for split in ("train", "val"))
-        inductive = build_prior(settings.votes, epochs=settings.epochs, seed=settings.seed)
-        part = partial(_trained, run=run, pools=training, validation=validation, settings=settings, progress=progress)
-        part("inductive", inductive, optimiser=settings.optimiser)
-        inductive.requires_grad_(False)
-        together = build_batch_prior(inductive, seed=settings.seed)
-        part("together", together, optimiser=settings.batch_optimiser)
-        trust = _trust(inductive, validation, run, settings, progress)
-        about = {"settings": settings.model_dump(mode="json"), "inputs": inputs, "commit": commit()}
+        if settings.start is None:
+            inductive, together = _trained_parts(run, settings, progress)
+            started: dict[str, Any] = {}
+        else:
+            start = load_prior(settings.start)
+            inductive, together, started = start.inductive, start.together, {"start": start.training}
+        trust = _trust(inductive, run, settings, progress)
+        about = {"settings": settings.model_dump(mode="json"), "inputs": inputs, "commit": commit(), **started}
         save_prior(out, inductive, together, trust, about, votes=settings.votes)
-    return _last(run)
+    return _last(run) if settings.start is None else {}
+
+
+def _trained_parts(run: RunFolder, settings: PriorSettings, progress: Progress) -> tuple[MetaLearner, MetaLearner]:
+    training, validation = (open_pools(split, settings, progress) for split in ("train", "val"))
+    inductive = build_prior(settings.votes, epochs=settings.epochs, seed=settings.seed)
+    part = partial(_trained, run=run, pools=training, validation=validation, settings=settings, progress=progress)
+    part("inductive", inductive, optimiser=settings.optimiser)
+    inductive.requires_grad_(False)
+    together = build_batch_prior(inductive, seed=settings.seed)
+    part("together", together, optimiser=settings.batch_optimiser)
+    return inductive, together
 
 
 def _trained(
@@ -187,13 +198,12 @@ def _trained(
     write_bytes(kept, tensor_file(learner.state_dict(), {}))
 
 
-def _trust(
-    learner: MetaLearner, pools: list[FeaturePool], run: RunFolder, settings: PriorSettings, progress: Progress
-) -> TrustPrior:
+def _trust(learner: MetaLearner, run: RunFolder, settings: PriorSettings, progress: Progress) -> TrustPrior:
     kept = run.path / "trust.json"
     if kept.exists():
         return TrustPrior.from_json(read_json(kept))
-    with stage(progress, "numbers of trust", len(pools) * len(SHOTS) * settings.trust_tasks):
+    pools = open_trust_pools(settings, progress)
+    with stage(progress, "numbers of trust", len(pools) * sum(SHOTS.values()) * settings.trust_tasks):
         double = build_prior(settings.votes, epochs=settings.epochs).double().requires_grad_(False)
         double.load_state_dict(learner.state_dict())
         advance: Callable[[int], None] = progress.advance

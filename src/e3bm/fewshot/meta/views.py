@@ -5,6 +5,7 @@ prior for any features should have seen good and bad, wide and narrow ones.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ LITE0_WIDTHS = {"last": 1280, "early": 40, "middle": 112}
 EARLY_BLOCK, MIDDLE_BLOCK = 4, 10
 SMALL = 16
 VALIDATION_CLASSES, VALIDATION_IMAGES = 100, 100
+TRUST_CLASSES, TRUST_IMAGES = 100, 40
 GREY_SIDE, LARGEST_SIDE, ENLARGED = 96, 160, 4
 
 
@@ -39,13 +41,41 @@ class ViewedClasses:
     labels: np.ndarray
 
 
+def open_trust_classes(name: str, settings: PriorSettings) -> ViewedClasses:
+    """What confidence is learned from: the validation classes and every second training class, in order of names.
+
+    The other training classes stay untouched: what is said of confidence can be measured on them.
+    """
+    images = open_dataset(name, settings.folder)
+    training = sorted(images.splits["train"], key=lambda number: images.class_names[number])
+    usable = [number for number in [*images.splits["val"], *training[::2]] if number not in _left_out(images, settings)]
+    members = [images.indices_of(number)[:TRUST_IMAGES] for number in usable[: min(TRUST_CLASSES, settings.classes)]]
+    labels = np.repeat(np.arange(len(members)), [len(part) for part in members])
+    return ViewedClasses(f"{name} trust", images, np.concatenate(members), labels)
+
+
+def open_trust_pools(settings: PriorSettings, progress: Progress) -> list[FeaturePool]:
+    """A pool for every data set, of the features that people use: the last of a network, or pixels without one."""
+    pools = []
+    for name in settings.trust_datasets or settings.datasets:
+        classes = open_trust_classes(name, settings)
+        views = views_of(classes, settings, progress)
+        view = next(iter(views))
+        pools.append(FeaturePool(f"{classes.name} {view}", views[view], classes.labels))
+    return pools
+
+
+def _left_out(images: ImageSet, settings: PriorSettings) -> set[int]:
+    return {number for number, name in enumerate(images.class_names) if name in settings.left_out}
+
+
 def open_classes(name: str, split: Split, settings: PriorSettings) -> ViewedClasses:
     """The first classes of a split and the first images of each, without the classes that are left out."""
     images = open_dataset(name, settings.folder)
     training = split == "train"
     most_classes = settings.classes if training else min(VALIDATION_CLASSES, settings.classes)
     most_images = settings.images if training else max(VALIDATION_IMAGES, settings.images)
-    known = [number for number in images.splits[split] if images.class_names[number] not in settings.left_out]
+    known = [number for number in images.splits[split] if number not in _left_out(images, settings)]
     members = [images.indices_of(number)[:most_images] for number in known[:most_classes]]
     if len(members) < 2:
         raise DataError(f"The data set {name} has fewer than 2 classes in its split '{split}'; leave it out.")
@@ -81,10 +111,10 @@ def views_of(classes: ViewedClasses, settings: PriorSettings, progress: Progress
 
 
 def _lite0_table(classes: ViewedClasses, pipeline: Pipeline, folder: Path, progress: Progress) -> np.ndarray:
-    from e3bm.backbones.efficientnet_lite import lite0_digest
+    from e3bm.fewshot.networks.packaged import LITE0
 
     cache = FeatureCache(folder / "features")
-    key = feature_key(f"views {lite0_digest()}", classes.images.digest, str(pipeline), classes.positions)
+    key = feature_key(f"views {LITE0.digest()}", classes.images.digest, str(pipeline), classes.positions)
     table = cache.read(key)
     if table is None:
         with stage(progress, f"features of {classes.name}", len(classes.positions)):
@@ -95,10 +125,9 @@ def _lite0_table(classes: ViewedClasses, pipeline: Pipeline, folder: Path, progr
 
 def lite0_views(pipeline: Pipeline) -> Callable[[np.ndarray], Tensor]:
     """Pixels to the three views, side by side."""
-    from e3bm.backbones import fold_batchnorm
-    from e3bm.backbones.efficientnet_lite import efficientnet_lite0
+    from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
 
-    network = fold_batchnorm(efficientnet_lite0())
+    network = deepcopy(PackagedNetwork(LITE0, LITE0.digest()).module())  # which others use too
     blocks = network.get_submodule("blocks")
     assert isinstance(blocks, nn.ModuleList)
     seen: dict[int, Tensor] = {}

@@ -5,17 +5,30 @@ begin at a multiple of what the processor reads at once. What a fit leaves are v
 of a file lies wherever the file's header ends; equal numbers in both would still give unequal predictions.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+ALIGNMENT = 64
 
 
-def canonical(value: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
+def canonical(value: "Float[Tensor, '*shape']", dtype: "torch.dtype") -> "Float[Tensor, '*shape']":
     """A copy on the CPU, row after row, at the start of memory of its own: torch aligns that to 64 bytes."""
+    import torch
+
     return torch.empty(value.shape, dtype=dtype).copy_(value.detach())
 
 
-def canonical_array(value: Float[np.ndarray, "*shape"], dtype: type[np.floating]) -> Float[np.ndarray, "*shape"]:
-    """The same for numbers that are only kept: NumPy aligns less, so what is multiplied is a ``canonical`` copy."""
-    return np.array(value, dtype=dtype, order="C")
+def canonical_array(value: Float[np.ndarray, "*shape"], dtype: Any) -> Float[np.ndarray, "*shape"]:
+    """The same as an array of NumPy, which by itself aligns less."""
+    kind = np.dtype(dtype)
+    memory = np.empty(value.size * kind.itemsize + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    found: np.ndarray = memory[start : start + value.size * kind.itemsize].view(kind).reshape(value.shape)
+    found[...] = value
+    return found

@@ -1,6 +1,7 @@
 """A prior adapted to one support set: the ensemble as one linear head, and the epochs it was summed from."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,6 +12,7 @@ from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import DivergenceError
 from e3bm.fewshot.prior.canonical import canonical
+from e3bm.fewshot.prior.head_arrays import HeadArrays
 from e3bm.fewshot.prior.learner import PrincipalMethod
 from e3bm.methods.heads.collapsed import unit
 
@@ -22,7 +24,8 @@ DOUBLE_UP_TO = 20_000_000
 class EnsembleHead:
     """Everything prediction needs: one matrix product an example, whatever the number of epochs was.
 
-    Its tensors are copies in the canonical form, so that equal heads predict the same to the last bit.
+    HeadArrays is the same without torch, for programs that only predict. Its tensors are copies in the canonical form,
+    so that equal heads predict the same to the last bit.
     """
 
     centre: Float[Tensor, " D"]
@@ -44,6 +47,12 @@ class EnsembleHead:
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
                 object.__setattr__(self, field.name, canonical(value, dtype))
+
+    @classmethod
+    def of(cls, arrays: HeadArrays) -> "EnsembleHead":
+        """The head that a prediction's arrays came from."""
+        tensors: dict[str, Any] = {name: torch.from_numpy(value) for name, value in arrays.arrays().items()}
+        return cls(unit_length=arrays.unit_length, **tensors)
 
     @property
     def ways(self) -> int:

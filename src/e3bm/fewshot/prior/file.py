@@ -14,6 +14,7 @@ from torch import Tensor
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.learner import Votes, build_prior
+from e3bm.fewshot.prior.shipped import SHIPPED, no_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.json_files import parse_json
@@ -22,7 +23,6 @@ from e3bm.runs.folder.files import write_bytes
 from e3bm.runs.folder.tensor_files import read_tensor_file, tensor_file
 
 FORMAT, VERSION, ABOUT = "e3bm-prior", 2, "about"
-SHIPPED = Path(__file__).parent / "shipped.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def load_prior(path: Path | None = None) -> FewShotPrior:
     """The shipped prior, or one of a file."""
     place = path or SHIPPED
     if not place.exists():
-        raise CheckpointError(f"There is no prior {place}; give the path of one that `e3bm train-prior` made.")
+        raise no_prior(place)
     texts, tensors = read_tensor_file(place, "prior", former=place != SHIPPED)
     try:
         about = dict(parse_json(texts.get(ABOUT, "{}")))

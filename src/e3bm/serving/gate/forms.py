@@ -4,6 +4,7 @@ The whole body is there before it is looked at, within the limits of its bytes; 
 parsed, and a part has a head of a few hundred bytes. Nothing of a photo reaches the disk.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,19 @@ class Form:
             raise RequestError(422, f"The field '{name}' is true or false, found '{word[:20]}'.")
         return word in TRUE
 
+    def share(self, name: str) -> float | None:
+        """A field that is a number between 0 and 1; None where it is not there."""
+        word = self.fields.get(name, "").strip()
+        if not word:
+            return None
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < 1:
+            raise RequestError(422, f"The field '{name}' is a number between 0 and 1, found '{word[:20]}'.")
+        return value
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -51,8 +65,8 @@ class _Part:
     content: bytes
 
 
-async def read_form(request: Request, field: str, most: int) -> Form:
-    """The files of ``field``, at least one and at most ``most``; RequestLimits bounds their bytes."""
+async def read_form(request: Request, field: str, most: int, *others: str) -> Form:
+    """The files of ``field``, one to ``most``, and the fields ``others``; RequestLimits bounds the bytes."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary", b"")
     if kind != FORM.encode() or not boundary:
@@ -63,10 +77,10 @@ async def read_form(request: Request, field: str, most: int) -> Form:
         body = await request.body()
     except ClientDisconnect:
         raise RequestError(400, "The client left before its request was whole.") from None
-    return _form(body, boundary, field, most)
+    return _form(body, boundary, field, most, others)
 
 
-def _form(body: bytes, boundary: bytes, field: str, most: int) -> Form:
+def _form(body: bytes, boundary: bytes, field: str, most: int, known: tuple[str, ...]) -> Form:
     parts = _parts(body, boundary, most)
     files = [part for part in parts if part.filename is not None]
     others = [part for part in parts if part.filename is None]
@@ -79,6 +93,10 @@ def _form(body: bytes, boundary: bytes, field: str, most: int) -> Form:
     uploads = tuple(Upload(_display_name(part.filename or ""), part.content) for part in files if part.name == field)
     if not uploads:
         raise RequestError(422, f"There is no file in the field '{field}'; send one or more.")
+    for part in parts:
+        if part.name not in ((field,) if part.filename is not None else known):
+            taken = " and ".join([f"files in the field '{field}'", *(f"the field '{name}'" for name in known)])
+            raise RequestError(422, f"There is no field '{_display_name(part.name)}' here; this form takes {taken}.")
     return Form(uploads, {part.name: part.content.decode("utf-8", "replace") for part in others})
 
 

@@ -40,7 +40,9 @@ class RequestLimits:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        passing = Passing(self, _largest_body(headers, self.settings), scope["path"] not in ALWAYS_ANSWERED, receive)
+        passing = Passing(
+            self, _largest_body(scope, headers, self.settings), scope["path"] not in ALWAYS_ANSWERED, receive
+        )
         try:
             self._check_host(scope, headers)
             if scope["method"] not in READING:
@@ -138,8 +140,10 @@ class Passing:
         return send_in_time
 
 
-def _largest_body(headers: Headers, settings: ServeSettings) -> int:
+def _largest_body(scope: Scope, headers: Headers, settings: ServeSettings) -> int:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == FORM and (scope["method"], scope["path"]) == ("PUT", "/model"):
+        return settings.most_model
     return settings.most_upload if kind == FORM else min(LARGEST_WITHOUT_FILES, settings.most_upload)
 
 
@@ -158,7 +162,7 @@ def is_same_number(name: str, server: tuple[str, int | None] | None) -> bool:
 def _too_large(most: int) -> RequestError:
     if most <= LARGEST_WITHOUT_FILES:
         return RequestError(413, f"A request without files may have {most} bytes at most.")
-    return RequestError(413, f"A request may have {most / MEGABYTE:g} MB at most; send fewer or smaller photos.")
+    return RequestError(413, f"A request may have {most / MEGABYTE:g} MB at most; send fewer or smaller files.")
 
 
 def _origin_host(origin: str) -> str:

@@ -68,8 +68,8 @@ class Entry:
 class Journal:
     """The file of one workspace; no other process may have it at the same time."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, pictures: bool = False) -> None:
+        self.path, self._pictures = path, pictures
         self._lock = _locked(path)
         self._file = -1
         self._chain = b""
@@ -99,7 +99,7 @@ class Journal:
 
     def photos_added(self, number: int, photos: Sequence[KeptPhoto]) -> None:
         """Keep the features of new photos."""
-        self._append(_photos_entry(number, photos))
+        self._append(_photos_entry(number, photos, pictures=self._pictures))
 
     def fit_made(self, fit: Fit) -> None:
         """Keep a fit."""
@@ -108,7 +108,7 @@ class Journal:
     def replaced(self, now: Snapshot, token: str, last_number: int) -> None:
         """Keep a whole state, and nothing of what was there before."""
         chain, parts = b"", [MAGIC]
-        for entry in _entries_of(now, token, last_number):
+        for entry in _entries_of(now, token, last_number, pictures=self._pictures):
             framed, chain = _framed(chain, entry.packed())
             parts.append(framed)
         with self._told():
@@ -191,7 +191,13 @@ class _Replay:
         one, numbers = self.snapshot.find(entry.about["class"]), entry.about["photos"]
         assert entry.features is not None
         # Copies: the features of a forgotten photo must not live on in an array that others share.
-        made = [KeptPhoto(number, row.copy()) for number, row in zip(numbers, entry.features, strict=True)]
+        lengths = entry.about.get("pictures") or [0] * len(numbers)
+        ends = np.cumsum(lengths).tolist()
+        pictures = [entry.content[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        made = [
+            KeptPhoto(number, row.copy(), picture)
+            for number, row, picture in zip(numbers, entry.features, pictures, strict=True)
+        ]
         changed = self.snapshot.with_class(replace(one, photos=(*one.photos, *made)))
         # A state that was written whole states its version; only what was appended counts up.
         version = changed.version if entry.about["counts"] else self.snapshot.version
@@ -218,7 +224,7 @@ class _Replay:
 
 def keep_workspace(workspace: Workspace, path: Path) -> Journal:
     """Go on with the state that a file holds, or begin to keep this one in it."""
-    journal = Journal(path)
+    journal = Journal(path, pictures=workspace.settings.pictures == "file")
     try:
         entries = journal.read()
         if not entries:
@@ -250,7 +256,7 @@ def keep_workspace(workspace: Workspace, path: Path) -> Journal:
     return journal
 
 
-def _entries_of(now: Snapshot, token: str, last_number: int) -> Iterable[Entry]:
+def _entries_of(now: Snapshot, token: str, last_number: int, *, pictures: bool) -> Iterable[Entry]:
     """A whole state as records."""
     origin = now.unfitted.extractor.origin
     about = {
@@ -266,7 +272,7 @@ def _entries_of(now: Snapshot, token: str, last_number: int) -> Iterable[Entry]:
     for one in now.classes:
         yield _class_entry(one)
         if one.photos:
-            yield _photos_entry(one.number, one.photos, counts=False)
+            yield _photos_entry(one.number, one.photos, counts=False, pictures=pictures)
     if now.fit is not None:
         yield _fit_entry(now.fit)
 
@@ -275,9 +281,12 @@ def _class_entry(made: KeptClass) -> Entry:
     return Entry("class", {"number": made.number, "name": made.name})
 
 
-def _photos_entry(number: int, photos: Sequence[KeptPhoto], *, counts: bool = True) -> Entry:
+def _photos_entry(number: int, photos: Sequence[KeptPhoto], *, counts: bool = True, pictures: bool = False) -> Entry:
     about = {"class": number, "photos": [photo.number for photo in photos], "counts": counts}
-    return Entry("photos", about, np.stack([photo.features for photo in photos]))
+    shown = [photo.picture for photo in photos] if pictures else []
+    if any(shown):
+        about["pictures"] = [len(one) for one in shown]
+    return Entry("photos", about, np.stack([photo.features for photo in photos]), b"".join(shown))
 
 
 def _fit_entry(fit: Fit) -> Entry:

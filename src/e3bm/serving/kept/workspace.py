@@ -19,7 +19,7 @@ from e3bm.errors import DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.support_set import check_class_name
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
@@ -33,6 +33,8 @@ class KeptPhoto:
 
     number: int
     features: np.ndarray
+    picture: bytes = b""
+    """A small JPEG file, where the settings allow it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,13 @@ class KeptClass:
     number: int
     name: str
     photos: tuple[KeptPhoto, ...] = ()
+
+    def photo(self, number: int) -> KeptPhoto:
+        """The photo of that number."""
+        for one in self.photos:
+            if one.number == number:
+                return one
+        raise RequestError(404, f"The class '{self.name}' has no photo with the number {number}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +103,14 @@ class Snapshot:
             if one.number == number:
                 return one
         raise RequestError(404, f"There is no class with the number {number}; it may have been forgotten meanwhile.")
+
+    def photo(self, number: int) -> KeptPhoto:
+        """The photo of that number, in whatever class it is."""
+        for one in self.classes:
+            for photo in one.photos:
+                if photo.number == number:
+                    return photo
+        raise RequestError(404, f"There is no photo with the number {number}; it may have been forgotten meanwhile.")
 
     def with_class(self, new: KeptClass) -> "Snapshot":
         """The same with one class replaced."""
@@ -165,8 +182,7 @@ class Workspace:
 
     def create_class(self, name: str) -> KeptClass:
         """A class without photos."""
-        name = " ".join(name.split()) if name.isprintable() else name
-        check_class_name(name)
+        name = _tidy(name)
 
         def change(now: Snapshot) -> tuple[Snapshot, KeptClass]:
             now.check_changeable()
@@ -174,18 +190,45 @@ class Workspace:
                 raise RequestError(
                     409, f"There are {self.settings.most_classes} classes already, the most that are kept."
                 )
-            if any(_comparable(name) == _comparable(one.name) for one in now.classes):
-                raise RequestError(
-                    409, f"There is a class '{name}' already; add the photos to it or choose another name."
-                )
+            _refuse_taken(name, now.classes)
             made = KeptClass(self._next_number(), name)
             self._recorder.class_made(made)
             return replace(now, classes=(*now.classes, made)), made
 
         return self._change(change)
 
-    def add_photos(self, number: int, features: Sequence[np.ndarray], seen_by: Snapshot) -> tuple[int, ...]:
-        """Keep the features of photos, which were computed with the backbone of ``seen_by``."""
+    def rename_class(self, number: int, name: str) -> KeptClass:
+        """Call a class otherwise; the fit knows it by its former name until the next one."""
+        name = _tidy(name)
+
+        def change(now: Snapshot) -> tuple[Snapshot, KeptClass]:
+            now.check_changeable()
+            one = now.find(number)
+            _refuse_taken(name, [other for other in now.classes if other is not one])
+            made = replace(one, name=name)
+            return self._recorded(now.with_class(made)), made
+
+        return self._change(change)
+
+    def move_photo(self, number: int, photo: int, to: int) -> KeptClass:
+        """Put a photo under another class; the fit has it under the former one until the next one."""
+
+        def change(now: Snapshot) -> tuple[Snapshot, KeptClass]:
+            one, other = now.find(number), now.find(to)
+            moved = one.photo(photo)
+            if one is other:
+                return now, one
+            left = tuple(kept for kept in one.photos if kept is not moved)
+            made = replace(other, photos=(*other.photos, moved))
+            return self._recorded(now.with_class(replace(one, photos=left)).with_class(made)), made
+
+        return self._change(change)
+
+    def add_photos(
+        self, number: int, features: Sequence[np.ndarray], seen_by: Snapshot, pictures: Sequence[bytes] = ()
+    ) -> tuple[int, ...]:
+        """Keep the features of photos, which were computed with the backbone of ``seen_by``, and small pictures."""
+        shown = pictures or [b""] * len(features)
 
         def change(now: Snapshot) -> tuple[Snapshot, tuple[int, ...]]:
             one = now.find(number)
@@ -193,7 +236,9 @@ class Workspace:
                 raise RequestError(409, "Another model was opened meanwhile; add the photos again.")
             if now.photo_count + len(features) > self.settings.most_photos:
                 raise RequestError(409, f"{self.settings.most_photos} photos in all classes together are the most.")
-            made = tuple(KeptPhoto(self._next_number(), row) for row in features)
+            made = tuple(
+                KeptPhoto(self._next_number(), row, picture) for row, picture in zip(features, shown, strict=True)
+            )
             self._recorder.photos_added(number, made)
             changed = now.with_class(replace(one, photos=(*one.photos, *made)))
             return changed, tuple(photo.number for photo in made)
@@ -205,9 +250,8 @@ class Workspace:
 
         def change(now: Snapshot) -> tuple[Snapshot, None]:
             one = now.find(number)
-            left = tuple(kept for kept in one.photos if kept.number != photo)
-            if len(left) == len(one.photos):
-                raise RequestError(404, f"The class '{one.name}' has no photo with the number {photo}.")
+            gone = one.photo(photo)
+            left = tuple(kept for kept in one.photos if kept is not gone)
             return self._recorded(replace(now.with_class(replace(one, photos=left)), fit=None)), None
 
         self._change(change)
@@ -246,39 +290,46 @@ class Workspace:
 
         return self._change(change)
 
-    def open(self, classifier: FewShotClassifier, upload: Upload) -> None:
-        """Replace everything by a model, which came in that file."""
+    def open(self, classifier: FewShotClassifier, upload: Upload, pictures: Sequence[bytes] = ()) -> None:
+        """Replace everything by a model, which came in that file, with small pictures of its photos or without."""
 
         def change(now: Snapshot) -> tuple[Snapshot, None]:
             own = classifier.extractor is self.initial.extractor
-            opened = upload if self.settings.keep is not None and not own else None
-            return self._recorded(replace(self._snapshot_of(classifier), opened=opened)), None
+            opened = None
+            if self.settings.keep is not None and not own:
+                # For its backbone alone: features and pictures that are forgotten must not live on in it.
+                opened = Upload(upload.name, classifier.to_bytes(keep_support=False))
+            return self._recorded(
+                replace(self._snapshot_of(classifier, now.version + 1, pictures), opened=opened)
+            ), None
 
         self._change(change)
 
     def clear(self) -> None:
         """Forget everything; the backbone is again the one the server was started with."""
-        self._change(lambda now: (self._recorded(Snapshot(self.initial)), None))
+        self._change(lambda now: (self._recorded(Snapshot(self.initial, version=now.version + 1)), None))
 
     def _recorded(self, after: Snapshot) -> Snapshot:
         self._recorder.replaced(after, self.token, self._last_number)
         return after
 
-    def _snapshot_of(self, classifier: FewShotClassifier) -> Snapshot:
+    def _snapshot_of(self, classifier: FewShotClassifier, version: int = 0, pictures: Sequence[bytes] = ()) -> Snapshot:
         unfitted = classifier.with_fit(None)
         if not classifier.is_fitted:
-            return Snapshot(unfitted)
+            return Snapshot(unfitted, version=version)
         try:
-            shots = classifier.fitted.changeable_shots(load_prior(classifier.prior_path))
+            shots = classifier.fitted.changeable_shots(prior_digest(classifier.prior_path))
         except DataError as reason:
-            return Snapshot(unfitted, fit=Fit(classifier, (), 0), unchangeable=str(reason))
+            fit = Fit(classifier, (), version)
+            return Snapshot(unfitted, fit=fit, unchangeable=str(reason), version=version)
+        shown = iter(pictures if self.settings.pictures != "tab" else ())
         # Copies: the features of a forgotten photo must not live on in an array that others share.
         classes = []
         for name, some in shots.items():
-            photos = tuple(KeptPhoto(self._next_number(), row.copy()) for row in some.features)
+            photos = tuple(KeptPhoto(self._next_number(), row.copy(), next(shown, b"")) for row in some.features)
             classes.append(KeptClass(self._next_number(), name, photos))
         numbers = tuple((photo.number, one.name) for one in classes for photo in one.photos)
-        return Snapshot(unfitted, tuple(classes), Fit(classifier, numbers, 0))
+        return Snapshot(unfitted, tuple(classes), Fit(classifier, numbers, version), version=version)
 
     def _change(self, change: Callable[[Snapshot], tuple[Snapshot, Result]]) -> Result:
         with self._lock:
@@ -288,6 +339,18 @@ class Workspace:
     def _next_number(self) -> int:
         self._last_number += 1
         return self._last_number
+
+
+def _tidy(name: str) -> str:
+    """A name as it is kept; DataError for one that cannot be shown."""
+    name = " ".join(name.split()) if name.isprintable() else name
+    check_class_name(name)
+    return name
+
+
+def _refuse_taken(name: str, classes: Sequence[KeptClass]) -> None:
+    if any(_comparable(name) == _comparable(one.name) for one in classes):
+        raise RequestError(409, f"There is a class '{name}' already; add the photos to it or choose another name.")
 
 
 def _comparable(name: str) -> str:

@@ -1,25 +1,37 @@
 // What the classifier says of a photo: probabilities as bars, "none of these", and the photos that mattered.
 
-import { element, percent } from "./elements.js";
-import { picture, pictureOf } from "./photos.js";
+import { button, classChoice, element, percent } from "./elements.js";
+import { enlarge, picture, pictureOf } from "./pictures.js";
+import { now, photoWords } from "./state.js";
 
-const MOST_BARS = 6;
+const MOST_BARS = 3;
 const MOST_SHOWN = 6;
 
-export function answerCard(prediction, url) {
+// The card of an answer, or its new content after the photo was asked about again.
+export function showAnswer(answer, teach) {
+  const { prediction, file, url } = answer;
+  const kind = file.name.split(".").at(-1).toUpperCase();
+  const look = button(picture(url, "", kind.length < 6 ? kind : "?"), () => enlarge(file, url, file.name), {
+    class: "look", "aria-label": `Enlarge ${file.name}`,
+  });
+  const former = answer.version !== now.workspace.model?.version;
+  answer.card ??= element("li", { class: "card answer" });
+  answer.card.classList.toggle("former", former);
   const ranked = Object.entries(prediction.probabilities).sort((one, other) => other[1] - one[1]);
   const bars = ranked.slice(0, MOST_BARS).map(([name, share]) => bar(name, share));
   if (ranked.length > MOST_BARS) {
     const rest = ranked.slice(MOST_BARS).reduce((sum, [, share]) => sum + share, 0);
-    bars.push(bar(`${ranked.length - MOST_BARS} other classes`, rest));
+    bars.push(bar(ranked.length === MOST_BARS + 1 ? ranked.at(-1)[0] : `${ranked.length - MOST_BARS} other classes`, rest));
   }
-  const card = element(
-    "li", { class: "card answer" },
-    picture(url, `The photo ${prediction.name}`, "?"),
-    element("div", {}, verdict(prediction), element("ul", { class: "bars" }, ...bars)),
-  );
-  if (prediction.influences.length) card.append(mattered(prediction.influences, prediction.label));
-  return card;
+  const body = element("div", {}, verdict(prediction), element("p", { class: "file" }, file.name));
+  if (former) body.append(element("p", { class: "mark" }, "Answer of a former fit"));
+  if (answer.taught) body.append(element("p", { class: "taught" }, `You said: ${answer.taught}`));
+  body.append(element("ul", { class: "bars" }, ...bars));
+  if (!now.workspace.unchangeable && !answer.taught) body.append(correction(answer, teach));
+  const open = answer.card.querySelector("details")?.open ?? answer.alone;
+  answer.card.replaceChildren(look, body);
+  if (prediction.influences.length) answer.card.append(mattered(prediction.influences, prediction.label, open));
+  return answer.card;
 }
 
 export function spoken(prediction) {
@@ -27,32 +39,47 @@ export function spoken(prediction) {
   return prediction.unknown ? `None of these; the nearest is ${best}.` : `${best}.`;
 }
 
+// "Yes" and "no, it is …": either way the photo is added to a class, and the classifier learns from it.
+function correction(answer, teach) {
+  const { label } = answer.prediction;
+  const others = now.workspace.classes.map((one) => one.name).filter((name) => name !== label);
+  return element(
+    "div", { class: "correction" },
+    button("Right, learn it", () => teach(answer, label), { class: "small", "aria-label": `${answer.file.name} is ${label}: learn it` }),
+    classChoice("No, it is …", others, (name) => teach(answer, name)),
+  );
+}
+
 function verdict(prediction) {
   const parts = prediction.unknown
     ? [element("span", { class: "unknown" }, "None of these"), `nearest: ${prediction.label}`]
     : [element("strong", {}, prediction.label)];
   const doubt = prediction.disagreement < 0.1 ? "the epochs agree" : `the epochs disagree (${prediction.disagreement.toFixed(2)})`;
-  return element("p", { class: "verdict" }, ...parts, element("span", { class: "hint" }, doubt));
+  return element("p", { class: "verdict" }, ...parts, element("span", { class: "hint research-only" }, doubt));
 }
 
 function bar(name, share) {
   const fill = element("div", { class: "fill" });
   fill.style.width = `${100 * share}%`;
   return element(
-    "li", {},
-    element("span", { class: "name" }, name), element("span", { class: "percent" }, percent(share)),
-    element("div", { class: "track", "aria-hidden": "true" }, fill),
+    "li", {}, element("span", { class: "name" }, name),
+    element("div", { class: "track", "aria-hidden": "true" }, fill), element("span", { class: "percent" }, percent(share)),
   );
 }
 
-function mattered(influences, label) {
+function mattered(influences, label, open) {
+  const known = photoWords();
   const shown = influences.slice(0, MOST_SHOWN).map(({ photo, class_name: name, weight }) => {
-    const side = weight >= 0 ? "for" : "against";
-    const description = `a photo of ${name}, speaks ${side} ${label}`;
+    const side = weight >= 0 ? "for" : "against", which = known.get(photo)?.words ?? `a photo of ${name}`;
+    const description = `${which} speaks ${side} ${label}`;
     return element(
       "figure", { class: side, title: description },
-      pictureOf(photo, description, side === "for" ? "+" : "−"), element("figcaption", {}, name),
+      pictureOf(photo, description, side === "for" ? "+" : "−"), element("figcaption", {}, which),
     );
   });
-  return element("div", { class: "mattered" }, element("span", {}, `What mattered most for “${label}”`), ...shown);
+  return element(
+    "details", { class: "mattered", open }, element("summary", {}, `What mattered most for “${label}”`),
+    element("div", { class: "figures" }, ...shown),
+    element("p", { class: "hint" }, "Full frame: speaks for it; dashed: against it."),
+  );
 }

@@ -1,145 +1,65 @@
 // The page: keeps what the server says in view, and sends what the person does.
 
-import { answerCard, spoken } from "./answers.js";
+import { bringAnswersUpToDate, clearAnswers, prepareAsking } from "./asking.js";
 import { showEpochs } from "./chart.js";
-import { focusClass, showClasses } from "./classes.js";
-import { byId, confirmed, counted, element, percent, say } from "./elements.js";
-import { dropPlace, keepOnly, pictureOf, thumbnail, unreadable } from "./photos.js";
-import { ask, photosForm } from "./server.js";
-
-const MOST_ANSWERS = 30;
-const LOOK_EVERY = 400; // milliseconds, while a fit is made
-let workspace = null;
-let fitting = false;
+import { addFolders, focusClass, showClasses, showFound } from "./classes.js";
+import { dropPlace } from "./dropping.js";
+import { byId, confirmed, element, say, told } from "./elements.js";
+import { fit, prepareFitting, showFit, watchOthers } from "./fitting.js";
+import { keepOnly } from "./pictures.js";
+import { ask } from "./server.js";
+import { now } from "./state.js";
 
 async function refresh() {
-  const before = workspace?.token;
-  workspace = await ask("GET", "workspace");
-  if (before && before !== workspace.token) keepOnly(new Set()); // another server, whose numbers mean other photos
-  const { classes, model } = workspace;
-  keepOnly(new Set(classes.flatMap((one) => one.photos)));
+  const before = now.workspace;
+  const workspace = now.workspace = await ask("GET", "workspace");
+  const { classes, model, pictures } = workspace;
+  if (before && before.token !== workspace.token) keepOnly(new Set(), pictures); // another server, whose numbers mean other photos
+  keepOnly(new Set(classes.flatMap((one) => one.photos)), pictures);
   showClasses(classes, changed);
-  const ready = classes.filter((one) => one.photos.length).length >= 2;
-  byId("fit").disabled = !ready || Boolean(model?.fresh);
-  byId("fit").textContent = model && !model.fresh ? "Fit again" : "Fit";
-  if (!fitting) byId("fit-state").textContent = fitState(classes, model, ready);
-  byId("download").disabled = !model;
+  showFit();
+  for (const id of ["download", "onnx"]) byId(id).disabled = !model;
+  byId("with-pictures").disabled = !model || !pictures;
   byId("restart").disabled = !classes.length && !model;
   byId("unchangeable").hidden = !workspace.unchangeable;
   byId("unchangeable").textContent = workspace.unchangeable ?? "";
   byId("new-class").hidden = Boolean(workspace.unchangeable);
   byId("together-switch").hidden = byId("together-hint").hidden = !workspace.together;
   byId("inside").hidden = !model;
+  byId("kept").textContent = pictures
+    ? "The server keeps numbers computed from labelled photos (features) and a small picture of each; what becomes of them when it stops is in its manual."
+    : "The server keeps numbers computed from labelled photos (features); the small pictures on this page live in this browser tab only.";
   if (model) showEpochs(byId("charts"), byId("epochs"), model.rates, model.votes);
-  showDoubts(model, classes);
+  if (model?.version !== before?.model?.version || classes.length !== before?.classes.length) bringAnswersUpToDate();
 }
 
 async function changed({ refit = false }) {
-  const fitted = Boolean(workspace?.model);
+  const fitted = Boolean(now.workspace?.model);
   await refresh();
   if (refit && fitted && !byId("fit").disabled) await fit();
 }
 
-function fitState(classes, model, ready) {
-  if (workspace.unchangeable) return `The model knows ${model.classes.join(", ")}.`;
-  if (!ready) return "Give at least two classes a photo each.";
-  if (!model) return `${counted(classes.length, "class", "classes")} ready.`;
-  if (!model.fresh) return "The photos have changed since the last fit.";
-  const told = model.left_out_accuracy === null
-    ? "" : ` Of photos left out one at a time, ${percent(model.left_out_accuracy)} were told right.`;
-  return `Fitted to ${counted(model.classes.length, "class", "classes")}.${told}`;
-}
-
-function showDoubts(model, classes) {
-  const names = new Map(classes.flatMap((one) => one.photos.map((photo) => [photo, one.name])));
-  const doubts = (model?.doubts ?? []).filter((doubt) => names.has(doubt.photo));
-  byId("doubts").hidden = !doubts.length;
-  const items = doubts.map(({ photo, looks_like: other }) => element(
-    "li", {}, pictureOf(photo, `a photo of ${names.get(photo)}`, "?"),
-    `stands under “${names.get(photo)}” but looks like “${other}”`,
-  ));
-  byId("doubts").replaceChildren("Please look again:", element("ul", {}, ...items));
-}
-
-// A fit is a job of the server: the page looks how far it is, and may have it cancelled.
-async function fit() {
-  await told("fit-error", async () => watch(await ask("POST", "fit?wait=0.3")));
-}
-
-async function watch(job) {
-  showFitting(job);
-  while (job.state === "running") {
-    await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY));
-    job = await ask("GET", "fit");
-    showFitting(job);
-  }
+async function learn() {
   await refresh();
-  if (job.error) byId("fit-error").textContent = job.error;
-  if (job.state === "cancelled") byId("fit-state").textContent = "Cancelled; nothing has changed.";
-  say(byId("fit-state").textContent);
+  if (!byId("fit").disabled) await fit();
 }
 
-function showFitting(job) {
-  fitting = job.state === "running";
-  byId("fit").hidden = fitting;
-  byId("cancel-fit").hidden = byId("fit-progress").hidden = !fitting;
-  if (!fitting) return;
-  const bar = byId("fit-progress");
-  if (job.total) [bar.max, bar.value] = [job.total, job.done];
-  else bar.removeAttribute("value"); // moves to and fro, because nobody knows how far it is
-  byId("fit-state").textContent = job.total ? `Fitting: ${job.stage} …` : "Fitting …";
-}
+prepareFitting(refresh);
+prepareAsking(learn);
 
-// A fit that another tab asked for, or that was begun before this page was loaded.
-async function watchOthers() {
-  if (workspace?.fitting && !fitting) await told("fit-error", async () => watch(await ask("GET", "fit")));
-}
-
-async function classify(given) {
-  if (!workspace?.model) {
-    byId("ask-error").textContent = "Fit the classifier first, or open a model.";
-    return;
-  }
-  const together = workspace.together && byId("together").checked;
-  const found = await Promise.all(given.map(unreadable));
-  const files = given.filter((file, place) => !found[place]);
-  const problems = found.filter(Boolean);
-  const groups = together && files.length ? [files] : files.map((file) => [file]);
-  for (const [number, group] of groups.entries()) {
-    asking.showWaiting(groups.length > 1 ? `Looking at photo ${number + 1} of ${groups.length} …` : "Looking …");
-    try {
-      const [{ predictions }, urls] = await Promise.all([
-        ask("POST", "predict", photosForm(group, { together: String(together) })), Promise.all(group.map(thumbnail)),
-      ]);
-      predictions.forEach((prediction, place) => byId("answers").prepend(answerCard(prediction, urls[place])));
-      say(predictions.length === 1 ? spoken(predictions[0]) : `${counted(predictions.length, "photo")} classified.`);
-    } catch (error) {
-      problems.push(error.message);
-    }
-  }
-  while (byId("answers").children.length > MOST_ANSWERS) byId("answers").lastElementChild.remove();
-  asking.showWaiting("");
-  byId("ask-error").textContent = problems.join("\n");
-}
-
-// Runs work; a sentence about what went wrong appears where it was asked for. Gives the work's result or undefined.
-async function told(place, work) {
-  byId(place).textContent = "";
-  try {
-    return await work();
-  } catch (error) {
-    byId(place).textContent = error.message;
-    return undefined;
-  }
-}
-
-const asking = dropPlace({ label: "Choose photos to classify", large: true, take: classify });
-byId("ask-drop").append(asking.place);
+const folders = dropPlace({
+  label: "Choose a folder whose sub-folders become classes", words: "Sub-folders become classes: drop a folder, or",
+  kind: "folders", folder: true, whole: byId("teach"),
+  take: (files) => told(byId("class-error"), async () => {
+    byId("class-error").textContent = (await addFolders(files, folders.showWaiting)).join("\n");
+  }),
+});
+byId("folder-drop").append(folders.place);
 
 byId("new-class").addEventListener("submit", async (event) => {
   event.preventDefault();
   const name = byId("class-name").value;
-  const made = await told("class-error", () => ask("POST", "classes", { name }));
+  const made = await told(byId("class-error"), () => ask("POST", "classes", { name }));
   if (!made) return;
   byId("class-name").value = "";
   await refresh();
@@ -147,40 +67,71 @@ byId("new-class").addEventListener("submit", async (event) => {
   say(`The class ${made.name} is there; add its photos.`);
 });
 
+byId("find-class").addEventListener("input", showFound);
+
 const touch = matchMedia("(any-pointer: coarse)").matches || navigator.maxTouchPoints > 0;
 document.documentElement.classList.toggle("touch", touch);
 
-byId("fit").addEventListener("click", fit);
-byId("cancel-fit").addEventListener("click", () => told("fit-error", () => ask("DELETE", "fit")));
+// What only researchers want to see; the choice is kept in this browser.
+const research = byId("research");
+const showResearch = () => document.documentElement.classList.toggle("research", research.checked);
+research.checked = localStorage.getItem("e3bm-research") === "yes";
+research.addEventListener("change", () => {
+  localStorage.setItem("e3bm-research", research.checked ? "yes" : "no");
+  showResearch();
+});
+showResearch();
 
 byId("open").querySelector("input").addEventListener("change", async (event) => {
   const [file] = event.target.files;
   event.target.value = "";
   if (!file) return;
-  if ((workspace.classes.length || workspace.model) && !(await confirmed("Opening a model forgets the classes that are here.", "Open"))) return;
-  const form = new FormData();
-  form.append("model", file);
-  if (await told("top-error", () => ask("PUT", "model", form))) {
-    byId("answers").replaceChildren();
+  const { classes, model, limits } = now.workspace;
+  if ((classes.length || model) && !(await confirmed("Opening a model forgets the classes that are here.", "Open"))) return;
+  await told(byId("top-error"), async () => {
+    if (file.size > limits.model_bytes) throw new Error(`${file.name} is larger than the ${limits.model_bytes / 1e6} MB that this server takes.`);
+    const form = new FormData();
+    form.append("model", file);
+    await ask("PUT", "model", form);
+    clearAnswers();
     await refresh();
     say("The model is open.");
-  }
+  });
 });
 
 byId("download").addEventListener("click", () => {
-  element("a", { href: "model", download: "model.e3bm" }).click();
+  const pictures = byId("with-pictures").checked && !byId("with-pictures").disabled;
+  element("a", { href: pictures ? "model?pictures=true" : "model", download: "model.e3bm" }).click();
 });
+
+// Asked for by script: what goes wrong is a sentence on the page, not a file that holds one.
+byId("onnx").addEventListener("click", () => told(byId("top-error"), async () => {
+  byId("onnx").disabled = true;
+  say("The ONNX file is being made.");
+  byId("onnx").textContent = "Making ONNX …";
+  try {
+    const url = URL.createObjectURL(await ask("GET", "model.onnx"));
+    element("a", { href: url, download: "model.onnx" }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  } finally {
+    byId("onnx").disabled = false;
+    byId("onnx").textContent = "ONNX";
+  }
+}));
 
 byId("restart").addEventListener("click", async () => {
   if (!(await confirmed("Forget all classes and what was learned from their photos?", "Forget all"))) return;
-  await told("top-error", () => ask("DELETE", "workspace"));
-  byId("answers").replaceChildren();
+  await told(byId("top-error"), () => ask("DELETE", "workspace"));
+  clearAnswers();
   await refresh();
   byId("class-name").focus();
 });
 
+byId("viewer-close").addEventListener("click", () => byId("viewer").close());
+byId("viewer").addEventListener("click", (event) => event.target === byId("viewer") && byId("viewer").close());
+
 // A photo dropped beside its place must not replace the page.
 for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
 
-await told("top-error", refresh);
+await told(byId("top-error"), refresh);
 await watchOthers();

@@ -1,12 +1,19 @@
 // The classes and their photos; cards stay in place when the rest changes, so that the keyboard keeps its place.
 
-import { byId, confirmed, counted, element, say } from "./elements.js";
-import { dropPlace, pictureOf, remember, thumbnail, unreadable } from "./photos.js";
+import { draggablePhoto, dropPlace, folderOf, pathOf, sortedOut, unreadable } from "./dropping.js";
+import { button, byId, classChoice, confirmed, counted, element, say, told, words } from "./elements.js";
+import { enlargePhoto, fileNameOf, pictureOf, remember, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
+import { classNamed, now } from "./state.js";
 
+const MOST_SHOWN = 12; // photos of a class, until all are asked for
+const FILTER_FROM = 13; // classes
+const SHOWN_EVERY = 8; // photos added until the page is brought up to date
 const cards = new Map();
+let changed = null;
 
-export function showClasses(classes, changed) {
+export function showClasses(classes, whenChanged) {
+  changed = whenChanged;
   const wanted = new Set(classes.map((one) => one.id));
   for (const [id, card] of cards) {
     if (!wanted.has(id)) {
@@ -16,44 +23,76 @@ export function showClasses(classes, changed) {
   }
   for (const one of classes) {
     if (!cards.has(one.id)) {
-      cards.set(one.id, makeCard(one, changed));
+      cards.set(one.id, makeCard(one.id));
       byId("classes").append(cards.get(one.id).root);
     }
-    fill(cards.get(one.id), one, changed);
+    fill(cards.get(one.id), one);
   }
+  byId("find-class").hidden = classes.length < FILTER_FROM;
+  if (classes.length < FILTER_FROM) byId("find-class").value = "";
+  showFound();
+}
+
+export function showFound() {
+  const wanted = byId("find-class").value.trim().toLowerCase();
+  for (const card of cards.values()) card.root.hidden = !card.name.toLowerCase().includes(wanted);
 }
 
 export function focusClass(id) {
-  cards.get(id)?.root.querySelector("input")?.focus();
+  cards.get(id)?.root.querySelector(".drop input")?.focus();
 }
 
-function makeCard({ id, name }, changed) {
-  const title = element("h3", { id: `class-${id}` }, name);
+// Brings a photo into view and makes it stand out for a moment.
+export function pointAt(photo) {
+  for (const card of cards.values()) {
+    const item = card.shown.get(photo);
+    if (!item) continue;
+    card.all = true;
+    item.hidden = false;
+    item.scrollIntoView({ block: "center" });
+    item.querySelector(".look").focus();
+  }
+}
+
+export async function moveTo(photo, from, name) {
+  const target = classNamed(name) ?? (await ask("POST", "classes", { name }));
+  await ask("PATCH", `classes/${from}/photos/${photo}`, { to: target.id });
+  say(`Moved to ${target.name}.`);
+  await changed({ refit: true });
+}
+
+function makeCard(id) {
+  const title = element("h3", { id: `class-${id}` });
   const count = element("span", { class: "count" });
-  const forget = element("button", { type: "button", class: "quiet", "aria-label": `Forget class ${name}` }, "Forget");
   const photos = element("ul", { class: "photos" });
   const error = element("p", { class: "error", role: "alert" });
-  const card = { id, name, count, photos, error, shown: new Map() };
+  const card = { id, name: "", title, count, photos, error, shown: new Map(), all: false };
+  card.rename = button("Rename", () => rename(card), { class: "quiet" });
+  card.forget = button("Forget", () => forget(card), { class: "quiet" });
+  card.more = button("", () => {
+    card.all = !card.all;
+    showSome(card);
+  }, { class: "quiet more" });
+  card.root = element("article", { class: "card class", "aria-labelledby": title.id });
   const { place, showWaiting } = dropPlace({
-    label: `Add photos of ${name}`, large: false, take: (files) => addPhotos(card, files, changed),
+    label: "Add photos", words: "Drop photos, or", whole: card.root,
+    take: (files) => addPhotos(id, files), takeMoved: ({ photo, from }) => takeMoved(card, photo, from),
   });
   card.showWaiting = showWaiting;
-  card.root = element(
-    "article", { class: "card class", "aria-labelledby": title.id },
-    element("header", {}, title, count, forget), photos, place, error,
-  );
-  forget.addEventListener("click", async () => {
-    const held = counted(card.shown.size, "photo");
-    if (!(await confirmed(`Forget the class “${name}” and what was learned from its ${held}?`, "Forget"))) return;
-    await attempt(card, () => ask("DELETE", `classes/${id}`));
-    say(`The class ${name} is forgotten.`);
-    byId("class-name").focus();
-    await changed({ refit: true });
-  });
+  card.choosers = place.querySelectorAll("input");
+  card.root.append(element("header", {}, title, count, card.rename, card.forget), photos, card.more, place, error);
   return card;
 }
 
-function fill(card, { photos }, changed) {
+function fill(card, { name, photos }) {
+  if (card.name !== name) {
+    card.name = card.title.textContent = name;
+    card.rename.setAttribute("aria-label", `Rename class ${name}`);
+    card.forget.setAttribute("aria-label", `Forget class ${name}`);
+    card.choosers.forEach((input, place) => input.setAttribute("aria-label", `Add photos of ${name}${place ? " with the camera" : ""}`));
+    for (const item of card.shown.values()) item.remove();
+    card.shown.clear();
+  }
   card.count.textContent = counted(photos.length, "photo");
   const wanted = new Set(photos);
   for (const [photo, item] of card.shown) {
@@ -63,54 +102,145 @@ function fill(card, { photos }, changed) {
     }
   }
   photos.forEach((photo, place) => {
-    if (card.shown.has(photo)) return;
-    const described = `photo ${place + 1} of ${card.name}`;
-    const remove = element("button", { type: "button", "aria-label": `Remove ${described}`, title: "Remove" }, "×");
-    const item = element("li", { class: "photo" }, pictureOf(photo, described, String(place + 1)), remove);
-    remove.addEventListener("click", async () => {
-      await attempt(card, () => ask("DELETE", `classes/${card.id}/photos/${photo}`));
-      say(`Removed ${described}.`);
-      focusClass(card.id);
-      await changed({ refit: true });
-    });
-    card.shown.set(photo, item);
+    if (!card.shown.has(photo)) card.shown.set(photo, photoItem(card, photo));
+    const item = card.shown.get(photo), described = `photo ${place + 1} of ${name}`;
+    item.querySelector(".look").setAttribute("aria-label", `Enlarge ${described}`);
+    item.querySelector(".remove").setAttribute("aria-label", `Remove ${described}`);
     card.photos.append(item);
   });
+  showSome(card);
+}
+
+function showSome(card) {
+  const items = [...card.shown.values()];
+  items.forEach((item, place) => { item.hidden = !card.all && items.length > MOST_SHOWN && place >= MOST_SHOWN - 1; });
+  card.more.hidden = items.length <= MOST_SHOWN;
+  card.more.textContent = card.all ? "Show fewer" : `Show all ${items.length}`;
+}
+
+function photoItem(card, photo) {
+  const place = () => [...card.shown.keys()].indexOf(photo) + 1;
+  const look = button(pictureOf(photo, "", String(card.shown.size + 1)), () => {
+    const file = fileNameOf(photo), close = () => byId("viewer").close();
+    const move = classChoice("Move to …", now.workspace.classes.map((one) => one.name).filter((name) => name !== card.name), async (name) => {
+      close();
+      await told(card.error, () => moveTo(photo, card.id, name));
+    });
+    const remove = button("Remove", async () => {
+      close();
+      await removePhoto(card, photo);
+    }, { class: "danger" });
+    enlargePhoto(photo, `Photo ${place()} of ${card.name}${file ? ` (${file})` : ""}`, [move, remove]);
+  }, { class: "look", title: fileNameOf(photo) || "Enlarge" });
+  const remove = button("×", () => removePhoto(card, photo), { class: "remove", title: "Remove" });
+  const item = element("li", { class: "photo" }, look, remove);
+  draggablePhoto(item, photo, card.id);
+  return item;
+}
+
+async function removePhoto(card, photo) {
+  await told(card.error, () => ask("DELETE", `classes/${card.id}/photos/${photo}`));
+  say(`A photo of ${card.name} is removed.`);
+  focusClass(card.id);
+  await changed({ refit: true });
+}
+
+async function takeMoved(card, photo, from) {
+  if (from !== card.id) await told(card.error, () => moveTo(photo, from, card.name));
+}
+
+async function rename(card) {
+  const name = await words(`What is the class “${card.name}” to be called?`, card.name, "Rename");
+  if (!name || name === card.name) return;
+  await told(card.error, async () => {
+    await ask("PATCH", `classes/${card.id}`, { name });
+    say(`The class is called ${name} now.`);
+    await changed({ refit: true });
+  });
+  card.rename.focus();
+}
+
+async function forget(card) {
+  const held = counted(card.shown.size, "photo");
+  if (!(await confirmed(`Forget the class “${card.name}” and what was learned from its ${held}?`, "Forget"))) return;
+  await told(card.error, () => ask("DELETE", `classes/${card.id}`));
+  say(`The class ${card.name} is forgotten.`);
+  byId("class-name").focus();
+  await changed({ refit: true });
 }
 
 // One photo a request: a bad one does not hold up the others, and each can be told about.
-async function addPhotos(card, files, changed) {
+export async function addPhotos(id, given) {
+  const card = cards.get(id), { photos, problems } = sortedOut(given);
   card.error.textContent = "";
-  const problems = [];
   let added = 0;
-  for (const [number, file] of files.entries()) {
-    card.showWaiting(`Reading photo ${number + 1} of ${files.length} …`);
+  for (const [number, file] of photos.entries()) {
+    card.showWaiting(`Reading photo ${number + 1} of ${photos.length} …`);
     const problem = await unreadable(file);
     if (problem) {
       problems.push(problem);
       continue;
     }
     try {
-      const [told, url] = await Promise.all([
-        ask("POST", `classes/${card.id}/photos`, photosForm([file])), thumbnail(file),
-      ]);
-      remember(told.photos[0], url);
+      await addPhoto(id, file);
       added += 1;
-      await changed({});
+      if (added % SHOWN_EVERY === 0) await changed({});
     } catch (error) {
       problems.push(error.message);
     }
   }
+  await changed({});
   card.showWaiting("");
   card.error.textContent = problems.join("\n");
   say(`${counted(added, "photo")} added to ${card.name}.`);
 }
 
-async function attempt(card, work) {
-  card.error.textContent = "";
-  try {
-    await work();
-  } catch (error) {
-    card.error.textContent = error.message;
+export async function addPhoto(id, file) {
+  const [answer, url] = await Promise.all([
+    ask("POST", `classes/${id}/photos`, photosForm([file])), thumbnail(file),
+  ]);
+  remember(answer.photos[0], url, file);
+}
+
+// Every folder with photos in it becomes a class, or adds to the class of that name.
+export async function addFolders(given, showWaiting) {
+  const { photos, problems } = sortedOut(given);
+  const folders = byFolder(photos);
+  const loose = folders.get("") ?? [];
+  folders.delete("");
+  // Photos beside sub-folders that have some belong to no class.
+  for (const [name, files] of folders) {
+    const path = pathOf(files[0]).split("/").slice(0, -1).join("/");
+    if (photos.some((file) => pathOf(file).startsWith(`${path}/`) && pathOf(file).split("/").length > path.split("/").length + 1)) {
+      loose.push(...files);
+      folders.delete(name);
+    }
   }
+  if (loose.length) problems.push(`Not used, because they are in no sub-folder: ${loose.slice(0, 5).map((file) => file.name).join(", ")}${loose.length > 5 ? ` and ${loose.length - 5} more` : ""}.`);
+  let done = 0;
+  for (const [name, files] of folders) {
+    done += 1;
+    showWaiting(`Class ${done} of ${folders.size}: ${name} …`);
+    try {
+      const target = sameName(name) ?? (await ask("POST", "classes", { name }));
+      await changed({});
+      await addPhotos(target.id, files);
+    } catch (error) {
+      problems.push(error.message);
+    }
+  }
+  showWaiting("");
+  if (folders.size) say(`${counted(folders.size, "class", "classes")} from folders.`);
+  return problems;
+}
+
+function sameName(name) {
+  const same = (one) => one.normalize("NFC").trim().toLowerCase();
+  return now.workspace.classes.find((one) => same(one.name) === same(name));
+}
+
+function byFolder(files) {
+  const found = new Map();
+  for (const file of files) found.set(folderOf(file), [...(found.get(folderOf(file)) ?? []), file]);
+  return found;
 }

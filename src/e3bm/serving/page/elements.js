@@ -11,6 +11,12 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
+export function button(words, press, properties = {}) {
+  const made = element("button", { type: "button", ...properties }, words);
+  made.addEventListener("click", press);
+  return made;
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }
@@ -28,14 +34,58 @@ export function percent(share) {
   return `${value >= 99.95 || value < 0.05 ? Math.round(value) : value.toFixed(1)} %`;
 }
 
+// Runs work; a sentence about what went wrong appears where it was asked for. Gives the work's result or undefined.
+export async function told(place, work) {
+  place.textContent = "";
+  try {
+    return await work();
+  } catch (error) {
+    place.textContent = error.message;
+    return undefined;
+  }
+}
+
 // Asks a question in a dialog; true when the answer is yes.
-export function confirmed(question, yes) {
-  const dialog = byId("confirm");
+export async function confirmed(question, yes, no = "Keep") {
+  return (await dialogue(question, yes, no, null)) === "yes";
+}
+
+// Asks for a few words in a dialog; null when there are none.
+export async function words(question, given, yes) {
+  const answer = await dialogue(question, yes, "Cancel", given);
+  return answer === "yes" ? byId("confirm-words").value.trim() || null : null;
+}
+
+function dialogue(question, yes, no, given) {
+  const dialog = byId("confirm"), field = byId("confirm-words");
   byId("confirm-question").textContent = question;
   byId("confirm-yes").textContent = yes;
+  byId("confirm-yes").classList.toggle("danger", given === null);
+  byId("confirm-no").textContent = no;
+  field.hidden = given === null;
+  field.value = given ?? "";
   dialog.returnValue = "no";
   dialog.showModal();
+  if (given === null) byId("confirm-no").focus();
+  else field.select();
+  byId("confirm-no").onclick = () => dialog.close("no"); // no submit button: Enter in the field means yes
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
   });
+}
+
+// A list of classes to choose from, with a new one at its end; `chosen` gets the name.
+export function classChoice(title, names, chosen) {
+  const list = element(
+    "select", { "aria-label": title }, element("option", { value: "" }, title),
+    ...names.map((name) => element("option", { value: `=${name}` }, name)),
+    element("option", { value: "+" }, "a new class …"),
+  );
+  list.addEventListener("change", async () => {
+    const value = list.value;
+    list.value = "";
+    const name = value === "+" ? await words("What is the new class called?", "", "Create") : value.slice(1);
+    if (name) await chosen(name);
+  });
+  return list;
 }

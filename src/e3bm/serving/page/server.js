@@ -11,6 +11,7 @@ export async function ask(method, path, body) {
       continue;
     }
     if (answer.status === 204) return null;
+    if (answer.ok && answer.headers.get("Content-Type") === "application/octet-stream") return answer.blob();
     const told = await answer.json().catch(() => ({}));
     if (!answer.ok) throw new Error(told.error || `The server answered with status ${answer.status}.`);
     return told;

@@ -1,21 +1,22 @@
 """Fits and model files: this runs in a work process, which may be ended at any moment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
-from torch import nn
 
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, fit_model
-from e3bm.fewshot.model_file import model_bytes, parse_origin, read_model
+from e3bm.fewshot.model_file import model_bytes, parse_origin, parse_pictures, read_model
 from e3bm.fewshot.support_set import feature_shots
 from e3bm.progress import Progress
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
+from e3bm.serving.work.photos import redrawn_picture
 
 SELF_CONTAINED = ("package", "run")
 """Kinds of backbones that need nothing but what is installed or inside of the model file."""
@@ -27,9 +28,11 @@ class OpenedModel:
 
     fitted: FittedModel
     extractor: FeatureExtractor
-    """Its network is a placeholder where the one of a backbone in use is meant."""
+    """Its network is left out where the one of a backbone in use is meant."""
     in_use: int | None
     """Which of the backbones in use it has; None for one of its own."""
+    pictures: tuple[bytes, ...]
+    """A small picture of every labelled photo, where the file has them."""
 
     def classifier(self, prior_path: Path | None, *backbones: FeatureExtractor) -> FewShotClassifier:
         """The classifier; a backbone in use is taken as it is, so that it is in memory once."""
@@ -63,7 +66,7 @@ def open_model(upload: Upload, prior_path: Path | None, *backbones: FeatureExtra
     A file can also name a model of a hub, which may be any folder of this machine: no request decides that.
     """
     path = Path(upload.name)
-    about, _ = read_model(path, upload.content)
+    about, tensors = read_model(path, upload.content)
     origin, _, _ = parse_origin(path, about)
     in_use = next((place for place, one in enumerate(backbones) if one.origin.digest == origin.digest), None)
     if in_use is None and origin.kind not in SELF_CONTAINED:
@@ -74,10 +77,21 @@ def open_model(upload: Upload, prior_path: Path | None, *backbones: FeatureExtra
         )
     backbone = None if in_use is None else backbones[in_use]
     found = FewShotClassifier.from_bytes(upload.content, name=upload.name, backbone=backbone, prior=prior_path)
-    extractor = found.extractor if in_use is None else replace(found.extractor, network=nn.Identity())
-    return OpenedModel(found.fitted, extractor, in_use)
+    extractor = found.extractor if in_use is None else replace(found.extractor, network=None)
+    pictures = tuple(redrawn_picture(one) for one in parse_pictures(path, about, tensors))
+    return OpenedModel(found.fitted, extractor, in_use, pictures)
 
 
-def file_of_model(extractor: FeatureExtractor, fitted: FittedModel) -> bytes:
-    """The .e3bm file."""
-    return model_bytes(extractor, fitted, keep_support=True)
+def file_of_model(extractor: FeatureExtractor, fitted: FittedModel, pictures: Sequence[bytes]) -> bytes:
+    """The .e3bm file, with small pictures of the labelled photos where some are given."""
+    return model_bytes(extractor, fitted, keep_support=True, pictures=pictures)
+
+
+def onnx_of_model(extractor: FeatureExtractor, fitted: FittedModel) -> bytes:
+    """The ONNX file; it passes through a folder that is gone at once."""
+    from e3bm.fewshot.onnx_export import export_onnx
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        export_onnx(FewShotClassifier(extractor).with_fit(fitted), path)
+        return path.read_bytes()

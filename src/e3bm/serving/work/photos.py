@@ -6,18 +6,39 @@ from pathlib import Path
 
 import numpy as np
 
-from e3bm.data.read.decode import image_size
+from e3bm.data.read.decode import TooManyPixelsError, decoded_pixels, image_size, miniature
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prediction import Prediction
+from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
-from e3bm.serving.schemas import Influence, PhotoPrediction
+from e3bm.serving.schemas import Influence, PhotoPrediction, PhotoProblem
 from e3bm.serving.settings import ServeSettings
 
 MOST_INFLUENCES = 12
+PICTURE_SIDE = 192
+"""The longer side of a small picture."""
 MOST_EXPLAINED = 500  # photos of all classes; with more, finding their parts takes longer than the prediction itself
+
+
+@dataclass(frozen=True)
+class HowToPredict:
+    """What a request asks for beside the photos themselves."""
+
+    together: bool = False
+    """Whether the photos help one another."""
+    coverage: float | None = None
+    """Of prediction sets; None for no sets."""
+    recall: float | None = None
+    """Of photos of the classes; None for that of the fit."""
+
+    def __post_init__(self) -> None:
+        if self.together and self.coverage is not None:
+            raise RequestError(422, "Prediction sets (coverage) are for photos that are looked at alone, not together.")
+        if self.recall is not None and self.recall < 0.5:
+            raise RequestError(422, f"The recall of known photos lies from 0.5 to 1, found {self.recall}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +52,16 @@ class Asked:
 
     def can_use_together(self) -> bool:
         """Whether the prior that the model was made with is here, and with it the part that uses many photos."""
-        return not self.fitted.own_prior or load_prior(self.prior_path).digest == self.fitted.prior_digest
+        return not self.fitted.own_prior or prior_digest(self.prior_path) == self.fitted.prior_digest
 
 
 def upload_features(
     extractor: FeatureExtractor, uploads: Sequence[Upload], settings: ServeSettings
 ) -> list[np.ndarray]:
     """The features of every photo; the first that cannot be read refuses them all."""
-    _check_pixels(uploads, settings)
+    for problem in _pixel_problems(uploads, settings):
+        if problem is not None:
+            raise problem
     rows = []
     for upload in uploads:
         (row,) = extractor.features_or_errors([upload.content], [upload.name])
@@ -48,22 +71,63 @@ def upload_features(
     return rows
 
 
+def upload_rows(
+    extractor: FeatureExtractor, uploads: Sequence[Upload], settings: ServeSettings
+) -> list[np.ndarray | DataError | RequestError]:
+    """The features of every photo, or what is wrong with it; where none can be read, the request is refused."""
+    rows: list[np.ndarray | DataError | RequestError] = []
+    for upload, problem in zip(uploads, _pixel_problems(uploads, settings), strict=True):
+        rows.append(problem or next(iter(extractor.features_or_errors([upload.content], [upload.name]))))
+    if isinstance(rows[0], Exception) and all(isinstance(row, Exception) for row in rows):
+        raise rows[0]
+    return rows
+
+
+def photos_to_keep(
+    extractor: FeatureExtractor, uploads: Sequence[Upload], settings: ServeSettings
+) -> tuple[list[np.ndarray], list[bytes]]:
+    """The features of every photo, and a small picture of each where the settings say that there are any."""
+    rows = upload_features(extractor, uploads, settings)
+    wanted = settings.pictures != "tab"
+    return rows, [miniature(upload.content, PICTURE_SIDE) if wanted else b"" for upload in uploads]
+
+
+def redrawn_picture(content: bytes) -> bytes:
+    """A small picture that came in a file, drawn anew: nothing that others wrote is sent to a browser."""
+    if content and max(image_size(content)) > PICTURE_SIDE:
+        raise DataError(f"The file has pictures of more than {PICTURE_SIDE} pixels a side, which are no small ones.")
+    return miniature(content, PICTURE_SIDE) if content else b""
+
+
 def predict_uploads(
-    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], settings: ServeSettings, together: bool
-) -> tuple[PhotoPrediction, ...]:
-    """What the fitted classifier says of photos; ``together`` lets them help one another."""
-    if together and not asked.can_use_together():
+    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], settings: ServeSettings, how: HowToPredict
+) -> tuple[PhotoPrediction | PhotoProblem, ...]:
+    """What the fitted classifier says of photos; together, those that can be read help one another."""
+    if how.together and not asked.can_use_together():
         raise RequestError(
             409, "This model was made with a prior of its own; without it photos cannot be used together."
         )
-    rows = np.stack(upload_features(extractor, uploads, settings))
-    alone = asked.fitted.predict(rows)
-    found = asked.fitted.predict_together(rows, load_prior(asked.prior_path)) if together else alone
-    return tuple(
+    rows = upload_rows(extractor, uploads, settings)
+    read = np.stack([row for row in rows if isinstance(row, np.ndarray)])
+    alone = asked.fitted.predict(read, how.coverage, how.recall)
+    found = _predict_together(asked, read, how.recall) if how.together else alone
+    answers = zip(read, found, alone, strict=True)
+
+    def answer(upload: Upload, row: np.ndarray | DataError | RequestError) -> PhotoPrediction | PhotoProblem:
+        if isinstance(row, Exception):
+            return PhotoProblem(name=upload.name, error=row.detail if isinstance(row, RequestError) else str(row))
+        features, one, by_itself = next(answers)
         # Influences explain the label that a photo has alone; where it has another together, there are none.
-        PhotoPrediction.of(upload.name, one, _influences(asked, row) if one.label == by_itself.label else ())
-        for upload, row, one, by_itself in zip(uploads, rows, found, alone, strict=True)
-    )
+        mattered = _influences(asked, features) if one.label == by_itself.label else ()
+        return PhotoPrediction.of(upload.name, one, mattered)
+
+    return tuple(answer(upload, row) for upload, row in zip(uploads, rows, strict=True))
+
+
+def _predict_together(asked: Asked, rows: np.ndarray, recall: float | None) -> list[Prediction]:
+    from e3bm.fewshot.prior.file import load_prior  # and torch with it
+
+    return asked.fitted.predict_together(rows, load_prior(asked.prior_path), recall)
 
 
 def _influences(asked: Asked, row: np.ndarray) -> tuple[Influence, ...]:
@@ -79,21 +143,31 @@ def _influences(asked: Asked, row: np.ndarray) -> tuple[Influence, ...]:
     )
 
 
-def _check_pixels(uploads: Sequence[Upload], settings: ServeSettings) -> None:
-    """Refuse too many pixels, of one image or of all together, before anything is decoded."""
+def _pixel_problems(uploads: Sequence[Upload], settings: ServeSettings) -> list[DataError | RequestError | None]:
+    """What the headers of photos say against them, before anything is decoded; too much together refuses them all.
+
+    Of a large JPEG those pixels count that are in memory while it is decoded at a part of its size.
+    """
+    problems: list[DataError | RequestError | None] = []
     total = 0
     for upload in uploads:
         try:
-            width, height = image_size(upload.content)
+            pixels = decoded_pixels(upload.content)
         except DataError as error:
-            raise DataError(f"{upload.name} cannot be used: {error}.") from None
-        if width * height > settings.most_pixels:
+            sentence = f"{upload.name} cannot be used: {error}."
+            too_large = isinstance(error, TooManyPixelsError)
+            problems.append(RequestError(413, sentence) if too_large else DataError(sentence))
+            continue
+        if pixels > settings.most_pixels:
             most = f"{settings.most_pixels:,} are the most that are read"
-            raise RequestError(413, f"{upload.name} has {width * height:,} pixels; {most}.")
-        total += width * height
+            problems.append(RequestError(413, f"{upload.name} has {pixels:,} pixels; {most}."))
+            continue
+        problems.append(None)
+        total += pixels
     if total > settings.most_pixels_together:
         raise RequestError(
             413,
             f"The photos have {total:,} pixels together; {settings.most_pixels_together:,} are the most in one "
             "request: send some of them in another one.",
         )
+    return problems

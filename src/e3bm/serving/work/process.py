@@ -1,7 +1,8 @@
 """A process that does one piece of work at a time, and is ended where a piece takes too long or nobody wants it.
 
-A thread cannot be stopped; a process can, and what was refused then never takes effect. Its own copy of torch is shared
-with a server process that has imported it once (multiprocessing's `forkserver`), so that the next one starts quickly.
+A thread cannot be stopped; a process can, and what was refused then never takes effect. It is forked from a process
+that has imported once what all need (multiprocessing's `forkserver`), so that the next one starts quickly. Torch is not
+among that: it is imported by the first fit, and by photos only where their network needs it.
 """
 
 import asyncio
@@ -18,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
-
-import torch
 
 from e3bm.errors import E3BMError, SettingsError
 from e3bm.serving.errors import RequestError
@@ -201,7 +200,7 @@ class WorkProcess:
         ours: Connection
         ours, theirs = CONTEXT.Pipe()
         process = CONTEXT.Process(
-            target=_work_until_the_end, args=(theirs, torch.get_num_threads()), name=f"e3bm-{self._name}", daemon=True
+            target=_work_until_the_end, args=(theirs, _torch_threads()), name=f"e3bm-{self._name}", daemon=True
         )
         process.start()
         theirs.close()
@@ -294,13 +293,25 @@ def _settle(found: "asyncio.Future[Any]", error: BaseException | None, result: A
 def load_before_forking() -> None:
     """Let the process that forks the others import what they need; it never computes, so that a fork is safe."""
     if sys.platform != "win32":
-        CONTEXT.set_forkserver_preload([__name__, "e3bm.serving.work.photos", "e3bm.serving.work.models"])
+        # A server whose network is one of torch has imported it already; its processes will need it at once.
+        heavy = ["torch"] if "torch" in sys.modules else []
+        CONTEXT.set_forkserver_preload([__name__, "e3bm.serving.work.photos", "e3bm.serving.work.models", *heavy])
 
 
-def _work_until_the_end(line: Connection, threads: int) -> None:
+def _torch_threads() -> int | None:
+    """How many threads torch was told to use here; None where nobody has imported it."""
+    torch: Any = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
+
+
+def _work_until_the_end(line: Connection, threads: int | None) -> None:
     """What the process does: pieces of work, until its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
-    torch.set_num_threads(threads)
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # onnxruntime's number, and torch's where it comes later
+        torch: Any = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     values: dict[int, Any] = {}
     while True:

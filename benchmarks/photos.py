@@ -1,0 +1,153 @@
+"""The rows of photos: features through onnxruntime against torch, one prediction, start and memory of a server.
+
+Features are CPU time on one core, both engines taking turns. A prediction is the CPU time of the whole command. A
+server is asked over HTTP: it has started when it answers, and its memory is that of all its processes after one
+prediction, pages that several of them share counted once (PSS).
+"""
+
+import io
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.rows import Row
+from benchmarks.timing import compare, relative_spread
+
+PHOTOS = 20
+MEGABYTE = 1_000_000
+PREDICT_SECONDS, START_SECONDS, SERVER_MEGABYTES, TIMES_AS_FAST = 0.5, 1.0, 200.0, 2.0
+ONE_CORE = {"OMP_NUM_THREADS": "1"}
+
+
+def photo(number: int, side: int = 400) -> bytes:
+    """A smooth picture as a JPEG file of the size that a phone sends in a chat."""
+    random = np.random.default_rng(number)
+    coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+    file = io.BytesIO()
+    coarse.resize((side * 4 // 3, side), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@contextmanager
+def fitted_model() -> Iterator[tuple[Path, Path]]:
+    """A model file and a photo for it, in a folder of their own."""
+    from e3bm import FewShotClassifier
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, asked = Path(folder) / "model.e3bm", Path(folder) / "photo.jpg"
+        photos = {name: [photo(10 * place + number) for number in range(5)] for place, name in enumerate("abcd")}
+        FewShotClassifier().fit(photos).save(model)
+        asked.write_bytes(photo(99))
+        yield model, asked
+
+
+def engine_row(quick: bool) -> Row:
+    """Milliseconds a photo, from bytes to features, through either engine."""
+    from e3bm.fewshot.networks.choice import choose_backbone
+    from e3bm.fewshot.networks.packaged import ENGINE_VARIABLE
+
+    extractor, photos = choose_backbone("lite0"), [photo(number) for number in range(3 if quick else PHOTOS)]
+
+    def through(engine: str) -> None:
+        os.environ[ENGINE_VARIABLE] = engine
+        try:
+            extractor(photos)
+        finally:
+            del os.environ[ENGINE_VARIABLE]
+
+    os.environ.update(ONE_CORE)
+    count = len(photos)
+    result = compare(
+        lambda: through("torch"),
+        lambda: through("onnxruntime"),
+        slow_units=count,
+        fast_units=count,
+        repeats=2 if quick else 7,
+    )
+    return Row.of("photos to features, onnxruntime against torch", result, TIMES_AS_FAST)
+
+
+def predict_row(model: Path, asked: Path, quick: bool) -> Row:
+    """CPU seconds of `e3bm predict MODEL PHOTO`."""
+    words = [sys.executable, "-m", "e3bm", "predict", str(model), str(asked)]
+    seconds = []
+    for _ in range(2 if quick else 8):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(words, check=True, capture_output=True, env={**os.environ, **ONE_CORE})
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    middle = statistics.median(seconds[1:])
+    spread = relative_spread(seconds[1:], middle)
+    name = "`e3bm predict` of one photo: seconds (CPU)"
+    return Row.at_most(name, middle, 1.0, PREDICT_SECONDS, "s", spread=spread)
+
+
+def server_rows(model: Path, asked: Path, quick: bool) -> list[Row]:
+    """Seconds until `e3bm serve MODEL` answers, and megabytes after it has answered /predict."""
+    seconds, memory = [], []
+    for _ in range(1 if quick else 5):
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "e3bm", "serve", str(model), "--port", "0"],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, **ONE_CORE}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[2]
+            urllib.request.urlopen(f"{address}health").read()
+            seconds.append(time.perf_counter() - begun)
+            _predict(address, asked.read_bytes())
+            memory.append(_memory(process.pid) / MEGABYTE)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+    start, size = statistics.median(seconds), statistics.median(memory)
+    return [
+        Row.at_most(
+            "`e3bm serve MODEL` until it answers: seconds (clock)", start, 1.0, START_SECONDS, "s",
+            spread=relative_spread(seconds, start),
+        ),
+        Row.at_most(
+            "`e3bm serve MODEL` after a prediction, all processes: MB", size, 1.0, SERVER_MEGABYTES, "MB",
+            spread=relative_spread(memory, size),
+        ),
+    ]  # fmt: skip
+
+
+def _predict(address: str, content: bytes) -> None:
+    edge = "photo-edge"
+    head = f'--{edge}\r\nContent-Disposition: form-data; name="photos"; filename="a.jpg"\r\n\r\n'
+    body = head.encode() + content + f"\r\n--{edge}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={edge}"}
+    urllib.request.urlopen(urllib.request.Request(f"{address}predict", body, headers)).read()
+
+
+def _memory(leader: int) -> int:
+    """The memory of all processes of a session."""
+    total = 0
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and os.getsid(int(process.name)) == leader:
+                lines = (process / "smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        except OSError:
+            continue  # it has ended
+    return total
+
+
+def rows(quick: bool) -> list[Row]:
+    """All of them."""
+    with fitted_model() as (model, asked):
+        return [engine_row(quick), predict_row(model, asked, quick), *server_rows(model, asked, quick)]

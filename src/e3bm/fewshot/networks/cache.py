@@ -1,0 +1,185 @@
+"""Networks as ONNX graphs in the user's cache folder: exported once, checked against torch, opened by onnxruntime.
+
+A file is named after the digest of the weights that it was made from and ends with the sha256 of the rest, as an entry
+of ONNX's own metadata, so that a damaged one is noticed and made again. It is whole or absent, whoever writes it at the
+same time.
+"""
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float32
+from platformdirs import user_cache_path
+
+from e3bm.errors import E3BMError
+from e3bm.storage import write_whole
+
+if TYPE_CHECKING:
+    from e3bm.fewshot.networks.packaged import PackagedWeights
+
+DIGEST_ENTRY = b"\x72\x4a\x0a\x06sha256\x12\x40"
+"""What the bytes of a metadata entry `sha256` of 64 letters begin with: fields 14 of a model, 1 and 2 of an entry."""
+ENTRY_BYTES = len(DIGEST_ENTRY) + 64
+CLOSE = 1e-5
+"""How far features of unit length may be from torch's, in any number."""
+TRIED = 3
+OPSET, IR_VERSION = 17, 8
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+
+
+class CannotExport(Exception):
+    """Why there is no graph of a network, in a few words."""
+
+
+def cached_network(
+    weights: "PackagedWeights", digest: str
+) -> Callable[[Float32[np.ndarray, "1 C H W"]], Float32[np.ndarray, " D"]]:
+    """A network run by onnxruntime; it is exported first where the cache does not have it."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise CannotExport("onnxruntime is not installed") from None
+    path = cache_file(weights, digest)
+    graph = str(path) if is_whole(path) else _export(weights, digest)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads()
+    options.enable_mem_pattern = False  # 10 MB less, at the same speed
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of another library, on a machine that we do not know
+        raise CannotExport(f"onnxruntime cannot open {path.name} ({_first_line(error)})") from error
+
+    def run(image: Float32[np.ndarray, "1 C H W"]) -> Float32[np.ndarray, " D"]:
+        found: np.ndarray = session.run(None, {"images": image})[0][0]
+        return found
+
+    return run
+
+
+def threads() -> int:
+    """How many threads one photo may use; 0 leaves it to onnxruntime."""
+    asked = os.environ.get(THREADS_VARIABLE, "")
+    return int(asked) if asked.isdecimal() else 0
+
+
+def cache_file(weights: "PackagedWeights", digest: str) -> Path:
+    """Where the graph of these weights is kept."""
+    return user_cache_path("e3bm", appauthor=False, opinion=False) / "networks" / f"{weights.name}-{digest[:16]}.onnx"
+
+
+def is_cached(weights: "PackagedWeights", digest: str) -> bool:
+    """Whether there is a file; whether it is whole shows when it is opened."""
+    return cache_file(weights, digest).is_file()
+
+
+def is_whole(path: Path) -> bool:
+    """Whether there is a file, and it is what was written."""
+    try:
+        content = memoryview(path.read_bytes())
+    except OSError:
+        return False
+    return content[-ENTRY_BYTES:] == _digest_entry(content[:-ENTRY_BYTES])
+
+
+def _digest_entry(content: "bytes | memoryview") -> bytes:
+    return DIGEST_ENTRY + sha256(content).hexdigest().encode()
+
+
+def _export(weights: "PackagedWeights", digest: str) -> str | bytes:
+    """The graph of the installed weights, checked: the file that it is kept in, or itself where it cannot be kept."""
+    try:
+        import onnx
+    except ImportError:
+        raise CannotExport("onnx, which the first export needs, is not installed") from None
+    from e3bm.fewshot.networks.packaged import PackagedNetwork
+
+    module = PackagedNetwork(weights, digest).module()
+    try:
+        content = network_graph(onnx, module)
+        difference = _difference(module, content, weights)
+    except E3BMError:
+        raise
+    except Exception as error:  # of another library, on a machine that we do not know
+        raise CannotExport(f"the export failed ({_first_line(error)})") from error
+    if not difference <= CLOSE:
+        raise CannotExport(f"onnxruntime differs from torch by {difference:.1g} here")
+    path = cache_file(weights, digest)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content, _digest_entry(content))
+    except OSError:  # the next process exports again
+        return content
+    return str(path)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200] or type(error).__name__
+
+
+def network_graph(onnx: Any, module: Any) -> bytes:
+    """A folded EfficientNet-Lite as an ONNX graph from images to features."""
+    nodes: list[Any] = []
+    constants: dict[str, np.ndarray] = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
+
+    def node(kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{kind}_{len(nodes)}"
+        nodes.append(onnx.helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def convolution(maps: str, padded: Any, *, clipped: bool) -> str:
+        conv, number = padded.conv, len(constants)
+        left, right, top, bottom = getattr(padded.padding, "padding", (0, 0, 0, 0))
+        names = [f"weight_{number}", f"bias_{number}"]
+        constants.update(zip(names, (each.detach().numpy() for each in (conv.weight, conv.bias)), strict=True))
+        found = node(
+            "Conv", maps, *names, strides=list(conv.stride), group=conv.groups, pads=[top, left, bottom, right],
+            kernel_shape=list(conv.kernel_size),
+        )  # fmt: skip
+        return node("Clip", found, "low", "high") if clipped else found
+
+    maps = convolution("images", module.stem, clipped=True)
+    for block in module.blocks:
+        wide = convolution(maps, block.widen, clipped=True) if block.widens else maps
+        narrow = convolution(convolution(wide, block.filter, clipped=True), block.narrow, clipped=False)
+        maps = node("Add", narrow, maps) if block.adds else narrow
+    pooled = node("GlobalAveragePool", convolution(maps, module.head, clipped=True))
+    nodes.append(onnx.helper.make_node("Flatten", [pooled], ["features"], name="features"))
+    value = lambda name, shape: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    graph = onnx.helper.make_graph(
+        nodes,
+        "features",
+        [value("images", ["batch", module.channels, "height", "width"])],
+        [value("features", ["batch", module.feature_size])],
+        [onnx.numpy_helper.from_array(np.array(each), name) for name, each in constants.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", OPSET)]
+    model = onnx.helper.make_model(graph, producer_name="e3bm", opset_imports=opsets, ir_version=IR_VERSION)
+    onnx.checker.check_model(model)
+    found: bytes = model.SerializeToString()
+    return found
+
+
+def _difference(module: Any, content: bytes, weights: "PackagedWeights") -> float:
+    """The largest difference between torch and onnxruntime in features of unit length, on smooth random pictures."""
+    import onnxruntime
+    import torch
+
+    from e3bm.data.pixels.pipeline import Pipeline
+    from e3bm.fewshot.prior.head_arrays import unit_rows
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    pipeline, largest = Pipeline.parse(weights.pipeline), 0.0
+    random = np.random.default_rng(0)
+    for _ in range(TRIED):
+        coarse = random.integers(0, 256, (7, 9, 3), dtype=np.uint8)
+        image = pipeline.photo(coarse)  # enlarged: white noise would be unlike anything that a network knows
+        with torch.inference_mode():
+            expected = module(torch.from_numpy(image)).numpy()
+        found = session.run(None, {"images": image})[0]
+        largest = max(largest, float(np.abs(unit_rows(found) - unit_rows(expected)).max()))
+    return largest

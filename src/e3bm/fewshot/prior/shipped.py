@@ -1,0 +1,26 @@
+"""Which prior a classifier uses, by its digest: all that a program needs which only predicts."""
+
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from e3bm.errors import CheckpointError
+
+SHIPPED = Path(__file__).parent / "shipped.safetensors"
+
+
+@cache
+def prior_digest(path: Path | None = None) -> str:
+    """The sha256 of the shipped prior, or of the file of another one."""
+    place = path or SHIPPED
+    try:
+        return sha256(place.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise no_prior(place) from None
+    except OSError as error:
+        raise CheckpointError(f"{place} cannot be read: {error.strerror}.") from None
+
+
+def no_prior(place: Path) -> CheckpointError:
+    """What is said of a prior that is not there."""
+    return CheckpointError(f"There is no prior {place}; give the path of one that `e3bm train-prior` made.")

@@ -1,0 +1,166 @@
+// Photos that are asked about: in portions with progress, again after another fit, corrected, and as a CSV file.
+
+import { showAnswer, spoken } from "./answers.js";
+import { addPhoto } from "./classes.js";
+import { dropPlace, sortedOut, unreadable } from "./dropping.js";
+import { button, byId, classChoice, counted, element, say, told } from "./elements.js";
+import { worthLabelling } from "./next.js";
+import { enlarge, picture, thumbnail } from "./pictures.js";
+import { ask, photosForm } from "./server.js";
+import { classNamed, now, portions } from "./state.js";
+
+const AT_ONCE = 8; // photos in a request, so that answers appear while others are looked at
+let answers = []; // { file, url, prediction, version, taught, card }, the newest batch first
+let stopped = false;
+let learn = null; // fits again and brings the page up to date
+
+export function prepareAsking(refit) {
+  learn = refit;
+  const { place } = dropPlace({
+    label: "Choose photos to classify", words: "Drop photos or a folder here, or", kind: "large", whole: byId("ask-card"), take: classify,
+  });
+  byId("ask-drop").append(place);
+  byId("stop-asking").addEventListener("click", () => { stopped = true; });
+  byId("save-csv").addEventListener("click", saveCsv);
+  byId("clear-answers").addEventListener("click", clearAnswers);
+  byId("ask-again").addEventListener("click", askAgain);
+}
+
+export function clearAnswers() {
+  for (const { url } of answers) if (url) URL.revokeObjectURL(url);
+  answers = [];
+  byId("answers").replaceChildren();
+  showAround();
+}
+
+// Marks the answers of a former fit, and shows classes as they are called now.
+export function bringAnswersUpToDate() {
+  for (const one of answers) showAnswer(one, teach);
+  showAround();
+}
+
+async function classify(given) {
+  if (!now.workspace?.model) {
+    byId("ask-error").textContent = "Fit the classifier first, or open a model.";
+    return;
+  }
+  byId("ask-error").textContent = "";
+  const { photos, problems } = sortedOut(given);
+  const found = await Promise.all(photos.map(unreadable));
+  problems.push(...found.filter(Boolean));
+  const files = photos.filter((file, place) => !found[place]);
+  const made = [], before = byId("answers").firstElementChild;
+  await inPortions(files.map((file) => ({ file, alone: files.length === 1 })), problems, async (one) => {
+    one.url = await thumbnail(one.file);
+    answers.splice(made.length, 0, one);
+    made.push(one);
+    byId("answers").insertBefore(showAnswer(one, teach), before);
+  });
+  byId("ask-error").textContent = problems.join("\n");
+  if (made.length) say(made.length === 1 ? spoken(made[0].prediction) : `${counted(made.length, "photo")} classified.`);
+}
+
+async function askAgain() {
+  const problems = [];
+  byId("ask-error").textContent = "";
+  await inPortions(answers.filter(isFormer), problems, (one) => showAnswer(one, teach));
+  byId("ask-error").textContent = problems.join("\n");
+  say("The answers are those of the last fit.");
+}
+
+// Sends items with a file each, a portion at a time; `show` is called for each that was answered.
+async function inPortions(items, problems, show) {
+  const together = now.workspace.together && byId("together").checked;
+  let done = 0;
+  stopped = false;
+  for (const some of portions(items, together ? Infinity : AT_ONCE, (item) => item.file)) {
+    showProgress(done, items.length);
+    try {
+      const told = await ask("POST", "predict", photosForm(some.map((one) => one.file), { together: String(together) }));
+      for (const [place, prediction] of told.predictions.entries()) {
+        if (prediction.error) problems.push(prediction.error);
+        else await show(Object.assign(some[place], { prediction, version: told.version }));
+      }
+    } catch (error) {
+      problems.push(error.message);
+    }
+    done += some.length;
+    if (stopped && done < items.length) problems.push(`Stopped after ${done} of ${items.length} photos.`);
+    if (stopped) break;
+  }
+  showProgress(0, 0);
+  showAround();
+}
+
+// "No, it is …", or "right": the photo joins a class, a new fit is made, and all answers are those of it.
+async function teach(answer, name) {
+  await told(byId("ask-error"), async () => {
+    const target = classNamed(name) ?? (await ask("POST", "classes", { name }));
+    await addPhoto(target.id, answer.file);
+    answer.taught = name;
+    await learn();
+  });
+  await askAgain();
+}
+
+function isFormer(one) {
+  return now.workspace.model && one.version !== now.workspace.model.version;
+}
+
+function showProgress(done, total) {
+  byId("asking").hidden = !total;
+  byId("ask-progress").max = total || 1;
+  byId("ask-progress").value = done;
+  byId("asking-words").textContent = total > 1 ? `Looked at ${done} of ${total} photos …` : "Looking …";
+}
+
+// What stands around the answers: how many there are of what, what can be done with them, what to label next.
+function showAround() {
+  byId("answers-head").hidden = !answers.length;
+  const counts = new Map();
+  for (const { prediction } of answers) {
+    const name = prediction.unknown ? "none of these" : prediction.label;
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  const parts = [...counts].sort((one, other) => other[1] - one[1]).map(([name, count]) => `${count} ${name}`);
+  byId("answers-count").textContent = `${counted(answers.length, "answer")}: ${parts.join(", ")}`;
+  const former = answers.filter(isFormer).length;
+  byId("ask-again").hidden = !former;
+  byId("ask-again").textContent = `Ask again about ${counted(former, "photo")}`;
+  showNext();
+}
+
+function showNext() {
+  const found = now.workspace?.unchangeable || answers.length < 2 ? [] : worthLabelling(answers);
+  byId("next").hidden = !found.length;
+  byId("next-title").textContent = `Worth labelling next: ${counted(found.length, "photo")}, and why`;
+  byId("next-list").replaceChildren(...found.map(({ answer, reason, likely }) => element(
+    "li", {},
+    button(picture(answer.url, "", "?"), () => enlarge(answer.file, answer.url, answer.file.name), {
+      class: "look", "aria-label": `Enlarge ${answer.file.name}`,
+    }),
+    element(
+      "div", {}, element("p", {}, element("b", {}, answer.file.name), ` ${reason}.`),
+      element(
+        "div", { class: "correction" },
+        ...likely.map((name) => button(`It is ${name}`, () => teach(answer, name), { class: "small" })),
+        classChoice("It is …", now.workspace.classes.map((one) => one.name).filter((name) => !likely.includes(name)), (name) => teach(answer, name)),
+      ),
+    ),
+  )));
+}
+
+// The columns of `e3bm predict --csv`, and the class that a photo was given here.
+function saveCsv() {
+  const classes = [...new Set(answers.flatMap(({ prediction }) => Object.keys(prediction.probabilities)))].sort();
+  const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const head = ["photo", "label", "probability", "unknown", "disagreement", "corrected", ...classes.map((name) => `p(${name})`)];
+  const rows = answers.map(({ file, prediction, taught }) => [
+    file.name, prediction.label, prediction.probabilities[prediction.label].toFixed(6), prediction.unknown ? "yes" : "no",
+    prediction.disagreement.toFixed(6), taught ?? "", ...classes.map((name) => prediction.probabilities[name]?.toFixed(6) ?? ""),
+  ]);
+  const text = [head, ...rows].map((row) => row.map(cell).join(",")).join("\n");
+  const url = URL.createObjectURL(new Blob([`${text}\n`], { type: "text/csv" }));
+  element("a", { href: url, download: "answers.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

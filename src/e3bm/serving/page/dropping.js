@@ -1,0 +1,134 @@
+// Places where photos and folders are dropped or chosen.
+
+import { element } from "./elements.js";
+
+const PHOTO = /\.(jpe?g|jfif|png|webp|gif|bmp|tiff?|heic|heif|hif|avif|jp2|ppm|tga|mpo)$/i;
+// Naming the types makes phones that store other formats convert to one of these.
+const TYPES = "image/jpeg,image/png,image/webp,image/gif,image/bmp,image/tiff,image/avif,image/heic,image/heif,.heic,.heif";
+const MOVED = "application/x-e3bm-photo";
+const paths = new WeakMap(); // where a file was in the folder that was dropped
+
+export function pathOf(file) {
+  return paths.get(file) || file.webkitRelativePath || file.name;
+}
+
+// Photos of folders, and sentences about what else was in them; files that were given one by one are all taken.
+export function sortedOut(files) {
+  const photos = [], unused = [];
+  const fromFolder = files.some((file) => pathOf(file).includes("/"));
+  const byPath = (one, other) => pathOf(one).localeCompare(pathOf(other), undefined, { numeric: true });
+  for (const file of fromFolder ? [...files].sort(byPath) : files) {
+    const path = pathOf(file), parts = path.split("/");
+    const hidden = parts.some((part) => part.startsWith(".") || part === "__MACOSX");
+    if (parts.length === 1) photos.push(file);
+    else if (hidden) unused.push(`${path} (hidden)`);
+    else if (!PHOTO.test(path)) unused.push(`${path} (no photo)`);
+    else photos.push(file);
+  }
+  const shown = unused.slice(0, 5).join(", "), more = unused.length > 5 ? ` and ${unused.length - 5} more` : "";
+  return { photos, problems: unused.length ? [`Not used: ${shown}${more}.`] : [] };
+}
+
+// The folder that a file is in: the name of its class; empty for a file on its own.
+export function folderOf(file) {
+  return pathOf(file).split("/").at(-2) ?? "";
+}
+
+// A sentence about a file that this browser cannot read; null for other files.
+export async function unreadable(file) {
+  try {
+    await file.slice(0, 1).arrayBuffer();
+    return null;
+  } catch {
+    return `${file.name} cannot be used: it is a folder, or a file that this browser may not read.`;
+  }
+}
+
+// A place that takes photos: dropped, chosen from files, or from a phone's camera. `take` gets a list of files.
+export function dropPlace({ label, words, kind = "", folder = false, whole = null, take, takeMoved = null }) {
+  const waiting = element("span", { class: "waiting", hidden: true });
+  const choosers = folder
+    ? [chooser("choose a folder", label, { webkitdirectory: true }, take, "folder")]
+    : [
+      chooser("choose photos", label, { multiple: true, accept: TYPES }, take),
+      chooser("use the camera", `${label} with the camera`, { capture: "environment", accept: TYPES }, take, "camera"),
+    ];
+  const place = element(
+    "div", { class: `drop ${kind}` }, element("span", { class: "dragging-hint" }, words), ...choosers, waiting,
+  );
+  listen(whole ?? place, place, take, takeMoved);
+  const showWaiting = (sentence) => {
+    waiting.hidden = !sentence;
+    waiting.textContent = sentence;
+  };
+  return { place, showWaiting };
+}
+
+// Makes a picture on the page one that can be dragged to another class.
+export function draggablePhoto(item, photo, from) {
+  item.draggable = true;
+  item.addEventListener("dragstart", (event) => {
+    event.dataTransfer.setData(MOVED, JSON.stringify({ photo, from }));
+    event.dataTransfer.effectAllowed = "move";
+  });
+}
+
+function listen(whole, place, take, takeMoved) {
+  const wanted = (event) => takeMoved || !event.dataTransfer.types.includes(MOVED);
+  whole.addEventListener("dragover", (event) => {
+    if (!wanted(event)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    place.classList.add("over");
+  });
+  whole.addEventListener("dragleave", (event) => {
+    if (!whole.contains(event.relatedTarget)) place.classList.remove("over");
+  });
+  whole.addEventListener("drop", async (event) => {
+    event.preventDefault();
+    event.stopPropagation();
+    place.classList.remove("over");
+    const moved = event.dataTransfer.getData(MOVED);
+    if (moved) {
+      if (takeMoved) await takeMoved(JSON.parse(moved));
+      return;
+    }
+    const files = await filesOf(event.dataTransfer);
+    if (files.length) await take(files);
+  });
+}
+
+// All files of a drop, those inside of folders too. The entries have to be asked for before anything is waited for.
+async function filesOf(dropped) {
+  const held = [...dropped.items].filter((item) => item.kind === "file").map((item) => {
+    const entry = item.webkitGetAsEntry?.();
+    return entry?.isDirectory ? entry : item.getAsFile();
+  });
+  const found = await Promise.all(held.map((one) => (one instanceof File ? [one] : filesBelow(one))));
+  return found.flat();
+}
+
+async function filesBelow(entry) {
+  if (entry.isFile) {
+    const file = await new Promise((resolve) => entry.file(resolve, () => resolve(null)));
+    if (file) paths.set(file, entry.fullPath.replace(/^\//, ""));
+    return file ? [file] : [];
+  }
+  const reader = entry.createReader(), found = [];
+  for (;;) { // a reader gives a hundred at a time
+    const some = await new Promise((resolve) => reader.readEntries(resolve, () => resolve([])));
+    if (!some.length) break;
+    found.push(...some);
+  }
+  return (await Promise.all(found.map(filesBelow))).flat();
+}
+
+function chooser(words, label, options, take, kind = "") {
+  const input = element("input", { type: "file", "aria-label": label, ...options });
+  input.addEventListener("change", () => {
+    const files = [...input.files];
+    input.value = ""; // so that the same file can be chosen again
+    if (files.length) take(files);
+  });
+  return element("label", { class: `choose ${kind}` }, input, words);
+}

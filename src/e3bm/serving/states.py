@@ -1,0 +1,78 @@
+"""The workspace and its fits as the records that the API sends."""
+
+from e3bm.serving.fit_job import FitJob
+from e3bm.serving.kept.workspace import Fit, KeptClass
+from e3bm.serving.schemas import ClassState, Doubt, FitState, Limits, ModelState, WorkspaceState
+from e3bm.serving.service import Service
+from e3bm.serving.settings import ServeSettings
+
+
+def job_state(job: FitJob, version: int) -> FitState:
+    """What a page shows of a fit that is being made."""
+    return FitState(
+        id=job.number,
+        state=job.state,
+        stage=job.told.stage,
+        done=job.told.done,
+        total=job.told.total,
+        error=job.sentence(),
+        model=None if job.fit is None else _fit_state(job.fit, fresh=job.fit.version == version),
+    )
+
+
+def workspace_state(service: Service) -> WorkspaceState:
+    """Everything but the features."""
+    workspace = service.workspace
+    now = workspace.snapshot
+    return WorkspaceState(
+        token=workspace.token,
+        backbone=now.unfitted.extractor.origin.name,
+        together=now.fit is not None and now.fit.asked.can_use_together(),
+        unchangeable=now.unchangeable,
+        classes=tuple(map(class_state, now.classes)),
+        model=None if now.fit is None else _fit_state(now.fit, fresh=now.fit.version == now.version),
+        fitting=service.fits.running is not None,
+        pictures=workspace.settings.pictures != "tab",
+        limits=_limits(workspace.settings),
+    )
+
+
+def class_state(kept: KeptClass) -> ClassState:
+    """A class and the numbers of its photos."""
+    return ClassState(id=kept.number, name=kept.name, photos=tuple(photo.number for photo in kept.photos))
+
+
+def _fit_state(fit: Fit, *, fresh: bool) -> ModelState:
+    """What a page shows of a fit."""
+    model = fit.classifier
+    return ModelState(
+        classes=model.classes,
+        rates=tuple(model.rates.tolist()),
+        votes=tuple(model.votes.tolist()),
+        left_out_accuracy=model.left_out_accuracy,
+        doubts=_doubts(fit),
+        fresh=fresh,
+        version=fit.version,
+    )
+
+
+def _doubts(fit: Fit) -> tuple[Doubt, ...]:
+    fitted = fit.classifier.fitted
+    if not fit.photos:
+        return ()
+    return tuple(
+        Doubt(photo=fit.photos[one.position][0], looks_like=fitted.classes[one.looks_like], odds=one.odds)
+        for one in fitted.head.suspicions
+    )
+
+
+def _limits(settings: ServeSettings) -> Limits:
+    return Limits(
+        upload_bytes=settings.most_upload,
+        model_bytes=settings.most_model,
+        images=settings.most_images,
+        pixels=settings.most_pixels,
+        pixels_together=settings.most_pixels_together,
+        photos=settings.most_photos,
+        classes=settings.most_classes,
+    )
