@@ -272,14 +272,15 @@ def reliability_points(bins: Sequence[ReliabilityBin]) -> list[ReliabilityPoint]
 def _thresholds(found: Evaluation) -> str:
     rows = tuple(
         (
-            Cell(f"{one.threshold:.2f}{' (in use)' if one.in_use else ''}", strong=one.in_use),
+            Cell(f"{one.recall:g}{' (in use)' if one.in_use else ''}", strong=one.in_use),
+            Cell(f"{one.threshold:.2f}", number=True),
             Cell(percent(one.kept), number=True),
             Cell(percent(one.caught) if one.caught.of else "no such photos", number=True),
             Cell(percent(one.right), number=True),
         )
         for one in found.thresholds
     )
-    names = ("threshold", "known photos kept", "photos of other classes caught", "right among those kept")
+    names = ("recall", "threshold", "known photos kept", "photos of other classes caught", "right among those kept")
     scores, known = found.known_scores, found.truth >= 0
     places = np.unique(np.concatenate([scores, [found.threshold]]))
     kept = [float((scores[known] >= place).mean()) for place in places] if known.any() else []
@@ -290,6 +291,10 @@ def _thresholds(found: Evaluation) -> str:
         if found.caught.of
         else "<p class='missing'>All photos are of classes that the model knows, so nothing tells how many others it "
         "would catch: add a folder of photos of something else.</p>"
+    )
+    hint += (
+        "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the photos of "
+        "its classes should be kept. This is what each setting kept and caught here.</p>"
     )
     return f"{hint}<div class='figures'>{figure_html(drawing)}<div>{Table(names, rows).html()}</div></div>"
 
