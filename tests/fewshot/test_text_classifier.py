@@ -125,8 +125,8 @@ def test_what_cannot_be_read_is_a_sentence(texts, words):
 def test_an_encoder_that_gives_nonsense_is_named():
     with pytest.raises(DataError, match="for 9 sentences"):
         TextClassifier(lambda texts: np.zeros(3)).fit({"a": [f"a{n}" for n in range(9)], "b": ["b"]})
-    with pytest.raises(SettingsError, match="An encoder is a function"):
-        TextClassifier("minilm")
+    with pytest.raises(SettingsError, match="An encoder is 'wordllama', 'minilm'"):
+        TextClassifier("bert")
     with pytest.raises(DataError, match="columns text and label"):
         TextClassifier(letters).fit("there is no such table")
 
@@ -136,4 +136,7 @@ def test_without_wordllama_it_says_what_to_install(monkeypatch):
     text_encoder.wordllama_extractor.cache_clear()
     with pytest.raises(SettingsError, match=r"e3bm\[text\]"):
         TextClassifier()
+    text_encoder.minilm_extractor.cache_clear()
+    with pytest.raises(SettingsError, match=r"e3bm\[minilm\]"):
+        TextClassifier("minilm")
     text_encoder.wordllama_extractor.cache_clear()

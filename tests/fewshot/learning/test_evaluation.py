@@ -60,6 +60,14 @@ def test_thresholds_are_ordered_and_hold_the_one_in_use(found):
     assert caught == sorted(caught)
 
 
+@pytest.mark.parametrize("recall", [0.99, 0.8, 0.5])
+def test_a_row_of_thresholds_is_what_predictions_with_its_recall_say(model, asked, found, recall):
+    row = next(row for row in found.thresholds if row.recall == recall)
+    said = [(label, model.predict(photo, recall=recall)) for label, photo in asked]
+    assert row.kept.count == sum(not one.unknown for label, one in said if label != "sand")
+    assert row.caught.count == sum(one.unknown for label, one in said if label == "sand")
+
+
 def test_reliability_counts_every_known_photo_once(found):
     assert sum(one.right.of for one in found.reliability) == found.accuracy.of
     assert sum(one.right.count for one in found.reliability) == found.accuracy.count

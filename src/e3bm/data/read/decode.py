@@ -127,13 +127,18 @@ def miniature(content: bytes, side: int) -> bytes:
             _check_promise(image)
             if image.format in JPEG_FORMATS:
                 image.draft(None, (side, side))  # decoded at a part of its size, and never smaller than asked for
-            small = Image.fromarray(_to_array(image, 3))
-            small.thumbnail((side, side))
-            written = io.BytesIO()
-            small.save(written, "JPEG", quality=80)
-            return written.getvalue()
+            return small_jpeg(_to_array(image, 3), side)
     except UnidentifiedImageError as error:
         raise _unknown_format(content) from error
+
+
+def small_jpeg(pixels: UInt8[np.ndarray, "H W 3"], side: int) -> bytes:
+    """Pixels as a JPEG file, made smaller to ``side`` pixels at most."""
+    small = Image.fromarray(np.ascontiguousarray(pixels))
+    small.thumbnail((side, side))
+    written = io.BytesIO()
+    small.save(written, "JPEG", quality=80)
+    return written.getvalue()
 
 
 def pixels_of_pillow_image(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:

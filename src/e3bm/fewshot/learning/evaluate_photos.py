@@ -1,11 +1,8 @@
 """Evaluations from photos: their features, and small pictures of those that got a wrong answer."""
 
-import io
 from dataclasses import replace
 
-import numpy as np
-from PIL import Image
-
+from e3bm.data.read.decode import small_jpeg
 from e3bm.data.read.photos import Photo, photo_name, photo_pixels
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
@@ -46,13 +43,5 @@ def evaluate_photos(
         notes=read.skipped,
     )
     shown = result.mistakes[:MOST_SHOWN] if pictures else ()
-    return replace(result, thumbnails={one.number: thumbnail(used[one.number][0]) for one in shown})
-
-
-def thumbnail(photo: Photo) -> bytes:
-    """A small JPEG picture."""
-    image = Image.fromarray(np.ascontiguousarray(photo_pixels(photo)))
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=80)
-    return file.getvalue()
+    picture = lambda number: small_jpeg(photo_pixels(used[number][0]), THUMBNAIL)  # one in memory at a time
+    return replace(result, thumbnails={one.number: picture(one.number) for one in shown})

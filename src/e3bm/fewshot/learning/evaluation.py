@@ -85,8 +85,9 @@ def reliability_bins(confidence: Float[np.ndarray, " N"], right: Bool[np.ndarray
 
 @dataclass(frozen=True)
 class ThresholdRow:
-    """What one threshold of the known score would do."""
+    """What one threshold of the known score would do; ``recall`` is the setting that gives it."""
 
+    recall: float
     threshold: float
     kept: Share
     """Examples of the classes that would not be called unknown."""
@@ -136,7 +137,10 @@ class Evaluation:
     probabilities: Float[np.ndarray, "N W"]
     known_scores: Float[np.ndarray, " N"]
     unknown: Bool[np.ndarray, " N"]
-    threshold: float
+    recall: float
+    """The share of known examples that the threshold in use was meant to keep."""
+    settings: tuple[tuple[float, float], ...]
+    """Settings of the recall and the threshold of the known score that each gives."""
     coverages: tuple[CoverageRow, ...]
     mistakes: tuple[Mistake, ...]
     """Wrong answers, the surest first; then strangers that were not called unknown."""
@@ -216,23 +220,24 @@ class Evaluation:
 
     @property
     def thresholds(self) -> tuple[ThresholdRow, ...]:
-        """Thresholds that would keep certain shares of the known examples, and the one in use, the lowest first."""
-        scores = self.known_scores[self.truth >= 0]
-        if not len(scores):
-            return (self._threshold_row(self.threshold, in_use=True),)
-        ladder = {float(np.quantile(scores, 1 - recall, method="lower")) for recall in RECALLS} - {self.threshold}
-        rows = [self._threshold_row(one) for one in ladder] + [self._threshold_row(self.threshold, in_use=True)]
-        return tuple(sorted(rows, key=lambda row: row.threshold))
+        """What settings of the recall would keep and catch, the one in use among them; the lowest threshold first."""
+        return tuple(self._threshold_row(recall, threshold) for recall, threshold in self.settings)
 
-    def _threshold_row(self, threshold: float, *, in_use: bool = False) -> ThresholdRow:
+    @property
+    def threshold(self) -> float:
+        """The threshold in use."""
+        return dict(self.settings)[self.recall]
+
+    def _threshold_row(self, recall: float, threshold: float) -> ThresholdRow:
         kept, known = self.known_scores >= threshold, self.truth >= 0
         both = kept & known
         return ThresholdRow(
+            recall,
             threshold,
             Share(int(both.sum()), int(known.sum())),
             Share(int((~kept & ~known).sum()), int((~known).sum())),
             Share(int((self.answers == self.truth)[both].sum()), int(both.sum())),
-            in_use,
+            recall == self.recall,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -321,6 +326,7 @@ def evaluate(
         )
         for row in sorted(wrong.tolist(), key=lambda row: (not known[row], -confidence[row]))
     ]
+    recalls = sorted({*RECALLS, fitted.head.options.recall}, reverse=True)
     return Evaluation(
         classes,
         tuple(sorted(set(labels) - set(classes))),
@@ -329,7 +335,8 @@ def evaluate(
         found.probabilities,
         found.known_scores,
         found.unknown,
-        fitted.head.threshold,
+        fitted.head.options.recall,
+        tuple((recall, fitted.head.with_recall(recall).threshold) for recall in recalls),
         tuple(_coverage_row(fitted, rows[known], truth[known], asked) for asked in COVERAGES),
         tuple(mistakes),
         (*notes, *unused_sentences(unused), *_seen_before(fitted, rows, names)),

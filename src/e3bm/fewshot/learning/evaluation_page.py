@@ -20,7 +20,7 @@ from e3bm.report.page import document, figure_html
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.folder.files import write_bytes
 
-MOST_SHOWN = 200
+MOST_SHOWN, SHOWN_AT_ONCE = 200, 24
 LARGEST_MATRIX = 60
 """Classes of which the whole matrix is still readable; with more only the confusions are listed."""
 STYLE = """<style>
@@ -44,7 +44,10 @@ STYLE = """<style>
 .card div { min-width: 0; font-size: .85rem; }
 .card p { margin: 0 0 .25rem; overflow-wrap: anywhere; }
 .card .file { color: var(--muted); font-size: .78rem; }
-@media (max-width: 40rem) { .matrix tbody th { max-width: 6.5rem; } }
+@media (max-width: 40rem) {
+  tbody th { min-width: 8rem; }
+  .matrix tbody th { min-width: 0; max-width: 6.5rem; }
+}
 </style>"""
 
 
@@ -202,7 +205,14 @@ def _mistakes(found: Evaluation) -> str:
         "Wrong answers, the surest first, with the labelled photos that counted most for the answer (+) or against "
         f"it (-). A sure mistake is often a wrong label.{more}"
     )
-    return f"<p>{opening}</p><div class='cards'>{''.join(_card(found, one) for one in shown)}</div>"
+    cards = [_card(found, one) for one in shown]
+    first, rest = "".join(cards[:SHOWN_AT_ONCE]), "".join(cards[SHOWN_AT_ONCE:])
+    folded = (
+        f"<details><summary>{len(cards) - SHOWN_AT_ONCE} more</summary><div class='cards'>{rest}</div></details>"
+        if rest
+        else ""
+    )
+    return f"<p>{opening}</p><div class='cards'>{first}</div>{folded}"
 
 
 def _card(found: Evaluation, one: Mistake) -> str:
@@ -262,14 +272,15 @@ def reliability_points(bins: Sequence[ReliabilityBin]) -> list[ReliabilityPoint]
 def _thresholds(found: Evaluation) -> str:
     rows = tuple(
         (
-            Cell(f"{one.threshold:.2f}{' (in use)' if one.in_use else ''}", strong=one.in_use),
+            Cell(f"{one.recall:g}{' (in use)' if one.in_use else ''}", strong=one.in_use),
+            Cell(f"{one.threshold:.2f}", number=True),
             Cell(percent(one.kept), number=True),
             Cell(percent(one.caught) if one.caught.of else "no such photos", number=True),
             Cell(percent(one.right), number=True),
         )
         for one in found.thresholds
     )
-    names = ("threshold", "known photos kept", "photos of other classes caught", "right among those kept")
+    names = ("recall", "threshold", "known photos kept", "photos of other classes caught", "right among those kept")
     scores, known = found.known_scores, found.truth >= 0
     places = np.unique(np.concatenate([scores, [found.threshold]]))
     kept = [float((scores[known] >= place).mean()) for place in places] if known.any() else []
@@ -280,6 +291,10 @@ def _thresholds(found: Evaluation) -> str:
         if found.caught.of
         else "<p class='missing'>All photos are of classes that the model knows, so nothing tells how many others it "
         "would catch: add a folder of photos of something else.</p>"
+    )
+    hint += (
+        "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the photos of "
+        "its classes should be kept. This is what each setting kept and caught here.</p>"
     )
     return f"{hint}<div class='figures'>{figure_html(drawing)}<div>{Table(names, rows).html()}</div></div>"
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import safetensors.numpy
 from jaxtyping import Float32
+from safetensors import SafetensorError
 from torch import nn
 
 from e3bm.data.pixels.pipeline import Pipeline
@@ -102,7 +103,7 @@ def wordllama_extractor() -> TextExtractor:
         content = (folder / WEIGHTS).read_bytes()
         vectors = safetensors.numpy.load(content)["embedding.weight"].astype(np.float32)
         tokeniser = Tokenizer.from_str((folder / TOKENISER).read_text(encoding="utf-8"))
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise SettingsError(f"The package wordllama cannot be used ({error}); install it again.") from None
 
     tokeniser.no_padding()

@@ -12,6 +12,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from e3bm.errors import SettingsError
@@ -62,7 +63,7 @@ def minilm_encoder(folder: Path) -> tuple[Callable[[list[str]], np.ndarray], byt
         weights = {name: value.float() for name, value in safetensors.torch.load(content).items() if "." in name}
         network = BertEncoder(config, weights)
         tokeniser = Tokenizer.from_file(str(folder / TOKENISER))
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         raise SettingsError(f"The files of MiniLM in {folder} cannot be used ({error}); install it again.") from None
     tokeniser.no_padding()
     tokeniser.enable_truncation(min(MOST_TOKENS, len(network.positions)))
