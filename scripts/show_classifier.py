@@ -57,15 +57,16 @@ def short(found: dict[str, kept.Part], names: Sequence[str]) -> str:
             rivals = [
                 row for row in own.values() if row["setting"] == "inductive" and "last epoch" not in row["method"]
             ]
-            best = max((row for row in rivals if row["method"] != OURS), key=lambda row: row["accuracy"])
-            ours, ahead = own[OURS], best["ours_minus_this"]
-            lines.append(
-                [
-                    name, str(ways), str(shots), f"{ours['accuracy']:.2f} ± {ours['ci']:.2f}", f"{ours['says']:.1f}",
-                    f"{ours['ece']:.1f}", best["method"], f"{ahead['accuracy']:+.2f} ± {ahead['ci']:.2f}",
-                    f"{best['ece']:.1f}",
-                ]
-            )  # fmt: skip
+            others, ours = [row for row in rivals if row["method"] != OURS], own[OURS]
+            line = [
+                name, str(ways), str(shots), f"{ours['accuracy']:.2f} ± {ours['ci']:.2f}", f"{ours['says']:.1f}",
+                f"{ours['ece']:.1f}",
+            ]  # fmt: skip
+            if others:
+                best = max(others, key=lambda row: row["accuracy"])
+                ahead = best["ours_minus_this"]
+                line += [best["method"], f"{ahead['accuracy']:+.2f} ± {ahead['ci']:.2f}", f"{best['ece']:.1f}"]
+            lines.append(line + [""] * (9 - len(line)))
     head = ["data", "ways", "shots", "accuracy %", "says %", "ECE %", "best rival", "ours minus it", "its ECE %"]
     return table(head, lines)
 

@@ -88,7 +88,8 @@ def known_design(
     return torch.cat([torch.ones_like(both[:, :1]), both, facts, products], -1)
 
 
-GRID = torch.linspace(-2.5, 2.5, 201, dtype=torch.double)
+COLDEST, HOTTEST = -2.5, 2.5
+GRID = torch.linspace(COLDEST, HOTTEST, 201, dtype=torch.double)
 """The logarithms of the temperatures that are tried."""
 LOOSENESS = 0.5
 """Standard deviation of the log temperature before any example was left out."""
@@ -152,7 +153,7 @@ def choose_temperature(facts: Float[np.ndarray, " F"], trust: TrustPrior) -> flo
             "This prior was made by an older e3bm and cannot say how sure a fit may be; "
             "find these numbers anew with `e3bm train-prior --start PRIOR --out NEW`."
         )
-    return math.exp(float(np.clip(facts @ np.array(trust.temperature), float(GRID[0]), float(GRID[-1]))))
+    return math.exp(float(np.clip(facts @ np.array(trust.temperature), COLDEST, HOTTEST)))
 
 
 def known_scores(

@@ -137,9 +137,11 @@ def run_train_prior(
             started: dict[str, Any] = {}
         else:
             start = load_prior(settings.start)
-            inductive, together, started = start.inductive, start.together, {"start": start.training}
+            inductive, together = start.inductive, start.together
+            started = {"start": {"digest": start.digest, **start.training}}
         trust = _trust(inductive, run, settings, progress)
-        about = {"settings": settings.model_dump(mode="json"), "inputs": inputs, "commit": commit(), **started}
+        own = settings.model_copy(update={"start": None}).model_dump(mode="json")
+        about = {"settings": own, "inputs": inputs, "commit": commit(), **started}
         save_prior(out, inductive, together, trust, about, votes=settings.votes)
     return _last(run) if settings.start is None else {}
 
