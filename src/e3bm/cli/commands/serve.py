@@ -40,6 +40,9 @@ def run(words: Sequence[str]) -> int:
 
     settings, token = options.settings, choose_token(options.settings)
     classifier = FewShotClassifier() if options.model is None else FewShotClassifier.load(options.model)
+    note = None if options.model is None else classifier.extractor.engine_note(opened=False)
+    if note is not None:
+        print(f"e3bm: {note}", file=sys.stderr)
     app = create_app(settings, classifier, token)
 
     now = app.state.service.workspace.snapshot
@@ -52,9 +55,6 @@ def run(words: Sequence[str]) -> int:
             print(f"The token is {token}: open {address}?token={token} or send 'Authorization: Bearer {token}'.")
         elif not is_loopback(settings.host):
             print("e3bm: whoever reaches this address may use the server, because of --no-token.", file=sys.stderr)
-        note = classifier.extractor.engine_note(opened=False)
-        if note is not None:
-            print(f"e3bm: {note}", file=sys.stderr)
         sys.stdout.flush()
 
     # A signal comes through once the server has stopped; nothing is lost by it.
