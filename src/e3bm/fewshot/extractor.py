@@ -74,22 +74,19 @@ class FeatureExtractor:
             )
         return replace(self, pipeline=pipeline)
 
-    def engine_note(self) -> str | None:
+    def engine_note(self, *, opened: bool = True) -> str | None:
         """Why photos go through torch, in one sentence; None where they go through onnxruntime or torch was asked for.
 
-        Whoever asks makes a packaged network ready to run.
+        Unless ``opened`` is false, a packaged network is made ready to run first: only then this is known for sure.
         """
-        parts = self.network.parts if isinstance(self.network, SideBySide) else (self.network,)
-        for part in parts:
-            if not isinstance(part, PackagedNetwork):
-                return (
-                    f"Photos go through torch, which is slower to start: the backbone '{self.origin.name}' "
-                    "has no form for onnxruntime."
-                )
-            note = part.runner().note
-            if note is not None:
-                return note
-        return None
+        network = self.network
+        if not isinstance(network, PackagedNetwork | SideBySide):
+            return (
+                f"Photos go through torch, which is slower to start: the backbone '{self.origin.name}' "
+                "has no form for onnxruntime."
+            )
+        parts = network.parts if isinstance(network, SideBySide) else (network,)
+        return next(filter(None, (part.runner().note for part in parts)), None) if opened else None
 
     def torch_network(self) -> "nn.Module":
         """The network as a module of torch."""

@@ -40,6 +40,9 @@ def run(words: Sequence[str]) -> int:
 
     settings, token = options.settings, choose_token(options.settings)
     classifier = FewShotClassifier() if options.model is None else FewShotClassifier.load(options.model)
+    note = None if options.model is None else classifier.extractor.engine_note(opened=False)
+    if note is not None:
+        print(f"e3bm: {note}", file=sys.stderr)
     app = create_app(settings, classifier, token)
 
     now = app.state.service.workspace.snapshot
