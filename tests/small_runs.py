@@ -47,6 +47,13 @@ _TRAINED = {"method.epochs": None, "backbone.adapt": "full", "backbone.batchnorm
 METHODS |= {
     "nearest_mean": {"method.name": "nearest_mean", "method.epochs": None},  # nothing to train
     "ctm": {"method.name": "ctm", "method.epochs": None, "method.widths": (2,), "method.batchnorm": "running"},
+    "proto_nets": {"method.name": "proto_nets", **_TRAINED},
+    "ctm-trained": {
+        "method.name": "ctm",
+        "method.widths": (2,),
+        "method.batchnorm": "running",
+        **_TRAINED,
+    },  # fmt: skip
     "tadam": {"method.name": "tadam", "method.conditioned": 2, **_TRAINED},
     "robust": {"method.name": "robust_ensemble", "method.networks": 2, "method.coefficient": 1.0, **_TRAINED},
 }

@@ -1,4 +1,4 @@
-"""A scaled backbone with running statistics is tested on features computed once: the same answers as from images."""
+"""A trained backbone with running statistics is tested on features computed once: the same answers as from images."""
 
 import pytest
 import torch
@@ -15,12 +15,14 @@ from e3bm.runs.tasks import episode_sampler, image_tasks, open_data
 from e3bm.runs.training.train import run_train
 
 
-def test_scaled_features_are_those_of_the_images(small_data, tmp_path):
-    run = run_train(small_runs.settings(small_data, "mtl-scaled+e3bm", optimiser__steps=4), tmp_path / "run")
+@pytest.mark.parametrize("kind", ["mtl-scaled+e3bm", "proto_nets", "ctm-trained"])
+def test_features_of_a_trained_encoder_are_those_of_the_images(kind, small_data, tmp_path):
+    run = run_train(small_runs.settings(small_data, kind, optimiser__steps=4), tmp_path / "run")
     (row,) = run_test([run.path], TestSettings(episodes=12))
     train = with_relatives(read_run(run.path))
     data = open_data(train.data)
-    learner = build_learner(train, build_backbone(train.backbone, *data.input_shape))
+    size = data.input_shape[1]
+    learner = build_learner(train, build_backbone(train.backbone, *data.input_shape), image_size=size)
     assert row.parameters == sum(parameter.numel() for parameter in learner.parameters())
     Checkpoints(run.path).load_weights(learner, "best")
     sampler = episode_sampler(data, "test", train.episode, 1234, "test")
