@@ -45,7 +45,7 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.recall < 1:
-            raise SettingsError(f"The recall of known examples lies from 0.5 to 1, found {self.recall}.")
+            raise SettingsError(f"The recall of known examples must be between 0.5 and 1, found {self.recall}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:
     little larger than needed.
     """
     if not 0 < coverage < 1:
-        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
+        raise SettingsError(f"The coverage of prediction sets must be between 0 and 1, found {coverage}.")
     rank = math.ceil((len(misfits) + 1) * coverage)
     return float(np.sort(misfits)[rank - 1]) if 1 <= rank <= len(misfits) else 1.0
 
