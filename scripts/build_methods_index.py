@@ -9,8 +9,8 @@ from e3bm.settings import InnerLoopSettings
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods" / "README.md"
 HEAD = """# Methods
 
-One file each in `src/e3bm/methods`, with settings of its own. `e3bm train --method.name NAME --help` shows what a
-method can be set to, `e3bm presets` the recipes: `paper-*` as published, `small-*` for two cores. Where a method has an
+Each method is one file in `src/e3bm/methods`, with its own settings. `e3bm train --method.name NAME --help` shows the
+options of a method, `e3bm presets` the recipes: `paper-*` as published, `small-*` for two cores. Where a method has an
 inner loop its steps, rounds or layers are epochs, and E3BM is a choice of schedules on top of them:
 `--hyperprior.rate generated --hyperprior.weight generated`. A method's numbers appear in [results](../results.md) once
 a run has produced them; presets without one have not been trained yet.

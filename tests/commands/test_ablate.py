@@ -36,6 +36,6 @@ def test_what_is_wrong_is_one_sentence_and_exit_code_2(small_data, tmp_path, cap
     assert main(["ablate", "--study", "rate", "--run", str(tmp_path / "a")]) == 2
     assert "e3bm: The backbone of this study is frozen and must have been trained" in capsys.readouterr().err
     assert ablate(tmp_path / "b", "rate", small(small_data), "--budget", "soon") == 2
-    assert "e3bm: 'soon' is no time; write 90s, 30m, 2h or 1h30m." in capsys.readouterr().err
+    assert "e3bm: 'soon' is not a duration; write 90s, 30m, 2h or 1h30m." in capsys.readouterr().err
     assert ablate(tmp_path / "c", "rate", small(small_data), "--budget", "0s") == 2
     assert "give the study more time" in capsys.readouterr().err

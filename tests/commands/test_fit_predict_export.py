@@ -133,7 +133,7 @@ def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked
 
 def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert "holds no photo" in sentence(capsys, "predict", model, tmp_path / "empty")
+    assert "contains no photos" in sentence(capsys, "predict", model, tmp_path / "empty")
     assert "is no model of `e3bm fit`" in sentence(capsys, "predict", asked / "sky.png", asked / "sky.png")
     assert "There is no model file" in sentence(capsys, "predict", tmp_path / "none.e3bm", asked)
     assert "choose one" in sentence(capsys, "predict", model, asked, "--json", "--csv")

@@ -47,7 +47,7 @@ def test_costs_and_figures(empty, capsys, tmp_path):
         (["T1", "--dataset", "cub"], "e3bm: The paper has no results on 'cub'; it has miniimagenet"),
         (["T1", "--shot", "2"], "e3bm: The paper has 1-shot and 5-shot results, none with 2 shots."),
         (["T1", "--row", "no such system"], "e3bm: T1 has no such row; it has MatchNets, ProtoNets, MAML"),
-        (["T1", "--budget", "later"], "e3bm: 'later' is no time; write 90s, 30m, 2h or 1h30m."),
+        (["T1", "--budget", "later"], "e3bm: 'later' is not a duration; write 90s, 30m, 2h or 1h30m."),
         (["T1", "--results", "nowhere"], "e3bm: There is no folder nowhere; name the folder of kept results"),
         (["T1", "--keep", "nowhere"], "e3bm: nowhere holds no run"),
     ],

@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_named(small_data, tmp_path, capsys):
 def test_a_foreign_folder_is_refused(small_data, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("mine")
     assert train(tmp_path, flags(small_data, "mtl")) == 2
-    assert "is not empty (it has thesis.tex) and holds no run" in one_sentence(capsys)
+    assert "is not empty (it has thesis.tex) but does not hold a run" in one_sentence(capsys)
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 

@@ -183,7 +183,7 @@ def test_a_prior_of_ones_own_is_asked_for_before_classes_change(pretrained_run, 
     about, tensors = read_tensors(path)
     about["prior"]["digest"] = "another"
     rewrite(path, about, tensors)
-    with pytest.raises(E3BMError, match=r"prior of its own; .*prior=FILE"):
+    with pytest.raises(E3BMError, match=r"different prior; .*prior=FILE"):
         FewShotClassifier.load(path).forget_class("sky")
 
 
@@ -345,7 +345,7 @@ def test_no_flipped_byte_goes_unseen(model, data):
 def test_files_of_others_are_not_written_over(model, tmp_path):
     photo = tmp_path / "photo.jpg"
     photo.write_bytes(b"a photo")
-    with pytest.raises(CheckpointError, match="exists and is no model file; it is left alone"):
+    with pytest.raises(CheckpointError, match="exists but is not a model file; it was left alone"):
         model.save(photo)
     assert photo.read_bytes() == b"a photo"
     with pytest.raises(CheckpointError, match="is a folder; give the name of a model file"):

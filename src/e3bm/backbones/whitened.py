@@ -39,7 +39,7 @@ def whitening_of(features: Float[Tensor, "N D"], power: float = POWER) -> Whiten
     variances, axes = torch.linalg.eigh((wide - centre).T @ (wide - centre) / len(wide))
     floor = FLOOR * variances.mean()
     if not floor > 0:
-        raise DataError("All features are the same, so there are no axes to whiten; look at the backbone's training.")
+        raise DataError("All features are equal, so there are no axes to whiten; check how the backbone was trained.")
     matrix = (axes * (variances.clamp_min(0) + floor).pow(power)) @ axes.T
     return Whitening(centre.to(features), matrix.to(features))
 

@@ -154,7 +154,7 @@ def check_pretrained(words: Sequence[str], settings: "TrainSettings") -> None:
 
     if find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
         raise SettingsError(
-            f"The preset '{name}' begins with a pre-trained backbone: make one with `e3bm pretrain --preset {name} "
+            f"The preset '{name}' starts from a pre-trained backbone: make one with `e3bm pretrain --preset {name} "
             "--run RUN`, and name it with --backbone.pretrained RUN."
         )
 

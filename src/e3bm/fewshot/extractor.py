@@ -118,7 +118,7 @@ class FeatureExtractor:
     def __call__(self, photos: Sequence[Photo], names: Sequence[str] = ()) -> Float32[np.ndarray, "N D"]:
         """The features of all photos; one that cannot be read is an error."""
         if not photos:
-            raise DataError("There is no photo to look at; give one or more.")
+            raise DataError("No photo was given; give one or more.")
         rows = []
         for row in self.features_or_errors(photos, names):
             if isinstance(row, DataError):

@@ -43,7 +43,7 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.recall < 1:
-            raise SettingsError(f"The recall of known examples lies from 0.5 to 1, found {self.recall}.")
+            raise SettingsError(f"The recall of known examples must be between 0.5 and 1, found {self.recall}.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,7 +112,7 @@ class FittedModel:
         support = self._kept_support("change its classes")
         if self.own_prior and prior_digest != self.prior_digest:
             raise DataError(
-                "This model was made with a prior of its own; to change its classes load it with that: "
+                "This model was made with a different prior; to change its classes, load it with that prior: "
                 "FewShotClassifier.load(path, prior=FILE)."
             )
         return support.shots

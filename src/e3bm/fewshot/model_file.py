@@ -56,7 +56,7 @@ def check_target(path: Path, *, replace: bool = True) -> None:
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give the name of a model file, such as {path / 'model.e3bm'}.")
     if path.is_file() and path.suffix != SUFFIX and not _may_be_replaced(path):
-        raise CheckpointError(f"{path} exists and is no model file; it is left alone, give another name.")
+        raise CheckpointError(f"{path} exists but is not a model file; it was left alone, give another name.")
     if not replace and path.is_file() and path.stat().st_size:
         raise CheckpointError(f"{path} exists already; give another name with --out, or --force to replace it.")
 
@@ -144,7 +144,7 @@ def parse_fit(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray])
     except E3BMError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+        raise CheckpointError(f"{path} cannot be used: something in it is missing or wrong ({error}).") from None
 
 
 def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int, str]:
@@ -159,7 +159,7 @@ def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int
             raise TypeError("the name of its backbone, which is no text")
         return origin, channels, pipeline
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+        raise CheckpointError(f"{path} cannot be used: something in it is missing or wrong ({error}).") from None
 
 
 def parse_pictures(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[bytes, ...]:

@@ -68,7 +68,7 @@ class TrustPrior:
             known = {one.name for one in fields(cls)} if "temperature" in values else {"known"}
             return cls(**{name: _from_json(value) for name, value in values.items() if name in known})
         except (TypeError, KeyError, ValueError) as error:
-            raise CheckpointError(f"The numbers of trust in a prior are not readable: {error}.") from None
+            raise CheckpointError(f"The calibration numbers of the prior cannot be read: {error}.") from None
 
 
 def _from_json(value: Any) -> Any:

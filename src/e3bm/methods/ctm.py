@@ -209,7 +209,7 @@ class Ctm(DirectMethod):
         if maps.ndim != 5 or maps.shape[2] != self.channels:
             raise DataError(
                 f"CTM takes feature maps [tasks, examples, {self.channels} channels, height, width]; found "
-                f"{tuple(maps.shape)}. Use an encoder that gives maps of that many channels."
+                f"{tuple(maps.shape)}. Use an encoder that gives maps with this number of channels."
             )
         return maps
 

@@ -241,9 +241,7 @@ class Tadam(DirectMethod):
 
     def _classifier(self) -> nn.Linear:
         if self.auxiliary is None:
-            raise DataError(
-                "This TADAM was built without training classes, so that it cannot co-train; give `classes`."
-            )
+            raise DataError("This TADAM was built without training classes, so it cannot co-train; give `classes`.")
         return self.auxiliary
 
 

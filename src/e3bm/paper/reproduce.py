@@ -115,7 +115,7 @@ def _measured(results: Path) -> dict[str, Any]:
     path = results / COSTS_FILE
     found = read_json(path) if path.exists() else {}
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is damaged: it is no table of costs. Bring it back from a copy.")
+        raise CheckpointError(f"{path} is damaged: it is not a table of costs. Restore it from a copy.")
     return found
 
 

@@ -97,7 +97,7 @@ def preset_name(row: PaperRow, scale: Scale) -> str:
     size, _, variant = scale.partition("-")
     if size == "small" and row.dataset != "fc100":
         raise SettingsError(
-            f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which needs days."
+            f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which takes days."
         )
     word = row.system.preset
     if variant and word not in VARIANTS[variant]:

@@ -19,11 +19,11 @@ class ServeSettings(Settings):
     port: int = Field(default=8000, ge=0, le=65_535)
     """The port to listen on; 0 takes a free one."""
     names: tuple[str, ...] = ()
-    """Further host names that requests may ask for, such as that of the proxy in front; others are refused."""
+    """Additional host names that requests may use, such as that of a proxy in front; others are refused."""
     no_token: bool = False
-    """Ask nobody for a token, although the address is reached from other machines."""
+    """Do not ask for a token, even if other machines can reach the address."""
     keep: Path | None = None
-    """A file that keeps classes, features of photos and the fit, so that the next start finds them again."""
+    """A file that stores classes, features of photos and the fit, so that they survive a restart."""
     pictures: Literal["tab", "memory", "file"] = "memory"
     """Where small pictures of labelled photos are: in the browser tab only, also in the server's memory, so that they
     are there after a reload, or also in the file of --keep."""
@@ -46,11 +46,11 @@ class ServeSettings(Settings):
     memory_megabytes: float = Field(default=256, gt=0)
     """What all uploads together may hold in memory; further ones are told to come back later."""
     timeout: float = Field(default=60, gt=0)
-    """Seconds for a request to arrive, and again for its work; longer ones are given up and their work is ended."""
+    """Seconds for a request to arrive, and again to be served; then it is refused and its work is stopped."""
     fit_timeout: float = Field(default=3_600, gt=0)
-    """Seconds for a fit, which is made beside the requests."""
+    """Seconds for a fit, which runs in the background."""
     stop_timeout: int = Field(default=10, ge=1)
-    """Seconds that requests in flight are given to finish when the server is stopped."""
+    """Seconds for requests in flight to finish when the server is stopped."""
 
     @property
     def most_upload(self) -> int:

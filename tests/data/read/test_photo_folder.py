@@ -81,7 +81,7 @@ def test_whatever_is_no_photo_is_named_with_the_reason(tmp_path):
             assert reasons(archive, found.unused) == UNUSED
     (folder / "sky" / "lost.png").symlink_to(tmp_path / "nowhere.png")
     os.mkfifo(folder / "sky" / "pipe.png")
-    lost = {"sky/lost.png": "a link that leads nowhere", "sky/pipe.png": "no ordinary file"}
+    lost = {"sky/lost.png": "a link that leads nowhere", "sky/pipe.png": "not an ordinary file"}
     with photos_by_class(folder) as found:
         assert list(found.by_class) == list(CLASSES)
         assert reasons(folder, found.unused) == {**UNUSED, **lost}
@@ -141,7 +141,7 @@ def test_other_things_are_refused(tmp_path):
     refused(one / "sky" / "0.png", "is a single file")
     loose = write_folder(tmp_path / "loose", 1)
     shutil.copy(loose / "sky" / "0.png", loose / "x.png")
-    refused(loose, "'x.png' in .* lies in no class folder")
+    refused(loose, "'x.png' in .* is not in a class folder")
     parts = tmp_path / "parts"
     write_folder(parts / "train", 1)
     write_folder(parts / "test", 1)

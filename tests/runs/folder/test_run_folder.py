@@ -84,7 +84,7 @@ def test_a_damaged_config_is_named(run, content):
 
 def test_a_foreign_folder_is_refused_and_untouched(tmp_path):
     (tmp_path / "holiday.jpg").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"not empty \(it has holiday\.jpg\) and holds no run"):
+    with pytest.raises(CheckpointError, match=r"not empty \(it has holiday\.jpg\) but does not hold a run"):
         RunFolder(tmp_path).create("train", TrainSettings(), INPUTS)
     assert [entry.name for entry in tmp_path.iterdir()] == ["holiday.jpg"]
 

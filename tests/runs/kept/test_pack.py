@@ -227,7 +227,7 @@ def test_a_folder_that_is_in_the_way_is_not_touched(results, runs, tmp_path):
         unpack("small/mtl-s0", results, tmp_path / "out")
     (tmp_path / "full" / "mtl-s0").mkdir(parents=True)
     (tmp_path / "full" / "mtl-s0" / "mine.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match="is not empty and holds no run"):
+    with pytest.raises(CheckpointError, match="is not empty but does not hold a run"):
         unpack("small/mtl-s0", results, tmp_path / "full")
 
 

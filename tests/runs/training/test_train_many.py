@@ -38,7 +38,7 @@ def test_times_as_people_write_them(words, seconds):
 
 @pytest.mark.parametrize("words", ["", "soon", "3d", "m", "-5m"])
 def test_other_words_are_no_times(words):
-    with pytest.raises(SettingsError, match=r"is no time; write 90s, 30m, 2h or 1h30m\."):
+    with pytest.raises(SettingsError, match=r"is not a duration; write 90s, 30m, 2h or 1h30m\."):
         seconds_of(words)
 
 

@@ -49,9 +49,11 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "predict", "What is on photos, how sure that is, and whether no class fits.")
     if options.json and options.csv:
-        raise SettingsError("Results are printed as --json or as --csv; choose one.")
+        raise SettingsError("Choose either --json or --csv, not both.")
     if options.transductive and options.coverage is not None:
-        raise SettingsError("Prediction sets (--coverage) are for photos that are looked at alone, not --transductive.")
+        raise SettingsError(
+            "Prediction sets (--coverage) are for photos predicted one by one; leave out --transductive."
+        )
     import numpy as np
 
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -62,7 +64,7 @@ def run(words: Sequence[str]) -> int:
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     paths = list(_photos(options.paths))
     if not paths:
-        raise DataError("There is no photo to look at; name photos or folders, or list paths on stdin with -.")
+        raise DataError("No photo was given; name photos or folders, or list paths on stdin with -.")
     features = _features(model, paths)
     usable = [path for path, row in zip(paths, features, strict=True) if not isinstance(row, DataError)]
     table = [row for row in features if not isinstance(row, DataError)]
@@ -96,7 +98,7 @@ def _photos(words: Sequence[str]) -> Iterator[str]:
             for sentence in unused_sentences(unused):
                 show(f"e3bm: {sentence}", file=sys.stderr)
             if not inside:
-                raise DataError(f"The folder {word} holds no photo.")
+                raise DataError(f"The folder {word} contains no photos.")
             yield from map(str, inside)
         else:
             yield word

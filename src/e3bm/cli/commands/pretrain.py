@@ -37,7 +37,7 @@ def run(words: Sequence[str]) -> int:
     from e3bm.runs.training.pretrain import run_folds, run_pretrain
 
     if options.folds and options.settings.left_out is not None:
-        raise SettingsError("A backbone that leaves classes out has no folds of its own; set --folds or --left-out.")
+        raise SettingsError("A backbone that leaves classes out cannot have folds; set either --folds or --left-out.")
     progress = progress_here()
     folder = run_pretrain(options.settings, options.run, progress, tensorboard=options.tensorboard)
     if options.folds:

@@ -67,7 +67,7 @@ class ClassIndex:
             runs = tuple((int(label), int(count)) for label, count in pairs)
             return cls(values["name"], values["digest"], splits, runs)
         except (AttributeError, KeyError, ValueError, TypeError) as error:
-            raise DataError(f"This is no class index of a data set: {error!r}.") from None
+            raise DataError(f"This is not a class index of a data set: {error!r}.") from None
 
     def sampler(self, split: str, spec: EpisodeSpec, seed: int, stream: str) -> EpisodeSampler:
         """The same episodes as from the data set itself."""

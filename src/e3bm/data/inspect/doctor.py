@@ -184,7 +184,7 @@ def _advice(found: Recognised, given: list[Path], seen: Survey, other_counts: bo
     if other_counts:
         command += " --allow-other-counts"
     others = f" (or prepare {' or '.join(found.names[1:])})" if len(found.names) > 1 else ""
-    mend = f"Mend or remove {len(seen.unreadable):,} unreadable images, or leave them out. " if seen.unreadable else ""
+    mend = f"Repair or remove {len(seen.unreadable):,} unreadable images, or skip them. " if seen.unreadable else ""
     return f"{mend}Run '{command}'{others}."
 
 

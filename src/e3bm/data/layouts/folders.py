@@ -54,7 +54,7 @@ class SplitFolders:
             raise DataError(f"{tree.where} has split folders in {found}; point at one data set only.")
         ((prefix, files),) = places.items()
         if prefix in loose:
-            raise DataError(f"'{loose[prefix]}' in {tree.where} lies in no class folder; move it into one.")
+            raise DataError(f"'{loose[prefix]}' in {tree.where} is not in a class folder; move it into one.")
         place = tuple(prefix.split("/")) if prefix else ()
         named = {parts[: len(place) + 2] for parts in _below(tree, place, 2) if split_word(parts[len(place)])}
         _refuse_empty(tree, named, {tuple(names[0].split("/")[: len(place) + 2]) for names in files.values()})
@@ -120,7 +120,7 @@ class ClassFolders:
                 return None
             stranger = "/".join((*place, unknown[0]))
             raise DataError(
-                f"'{stranger}' in {tree.where} is none of the data set's {len(split_of)} classes; "
+                f"'{stranger}' in {tree.where} is not one of the data set's {len(split_of)} classes; "
                 "remove the folder, or prepare the data under a name of your own."
             )
         named = {parts[: len(place) + 1] for parts in _below(tree, place, 1)}
@@ -155,7 +155,7 @@ def _shared_place(tree: FileTree, images: list[str]) -> Place:
         shared += 1
     for name in images:
         if name.count("/") == shared:
-            raise DataError(f"'{name}' in {tree.where} lies in no class folder; move it into one or remove it.")
+            raise DataError(f"'{name}' in {tree.where} is not in a class folder; move it into one or remove it.")
     return first[:shared]
 
 
@@ -192,7 +192,7 @@ def _below(tree: FileTree, place: Place, levels: int) -> Iterator[Place]:
 
 def _refuse_empty(tree: FileTree, named: set[Place], with_images: set[Place]) -> None:
     for folder in sorted(named - with_images):
-        raise DataError(f"The class folder '{'/'.join(folder)}' in {tree.where} holds no image; add some or remove it.")
+        raise DataError(f"The class folder '{'/'.join(folder)}' in {tree.where} has no images; add some or remove it.")
 
 
 def _left_out(tree: FileTree, files: FilesByClass) -> list[str]:
@@ -221,11 +221,11 @@ class AlphabetFolders:
                 raise DataError(f"Character '{character}' is in {tree.where} twice, in different folders; keep one.")
         unknown = sorted(character for split, character in files if split == NO_SPLIT)
         if known.split_of and unknown:
-            raise DataError(f"'{unknown[0]}' in {tree.where} is none of Omniglot's {len(known.split_of):,} characters.")
+            raise DataError(f"'{unknown[0]}' in {tree.where} is not one of Omniglot's characters.")
         drawn = {name.rpartition("/")[0] for names in files.values() for name in names}
         for folder in sorted(tree.folders):
             if re.search(r"/character\d+$", "/" + folder) and folder not in drawn and not REPEATED_PART.search(folder):
-                raise DataError(f"The character folder '{folder}' in {tree.where} holds no image; fetch it again.")
+                raise DataError(f"The character folder '{folder}' in {tree.where} has no images; fetch it again.")
         return files_listing(self.name, tree, files)
 
 

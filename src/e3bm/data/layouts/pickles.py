@@ -96,7 +96,7 @@ class CifarArchive:
             raise DataError(f"{file.location} holds labels up to {labels.max()}; expected 0 to {len(names) - 1}.")
         unknown = sorted({names[label] for label in set(labels.tolist())} - set(known.split_of))
         if unknown:
-            raise DataError(f"{file.location} holds the class '{unknown[0]}', which is none of CIFAR-100's.")
+            raise DataError(f"{file.location} holds the class '{unknown[0]}', which is not one of CIFAR-100's.")
         return [(known.split_of[names[label]], names[label]) for label in labels.tolist()], records
 
 

@@ -153,7 +153,7 @@ def _content(path: Path) -> bytes:
         if not path.exists():
             raise DataError("there is no such file")
         if not path.is_file():
-            raise DataError("it is no ordinary file")
+            raise DataError("it is not an ordinary file")
         with path.open("rb") as file:
             content = file.read(LARGEST_IMAGE_FILE + 1)
     except (OSError, ValueError) as error:

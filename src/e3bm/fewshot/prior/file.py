@@ -98,14 +98,16 @@ def load_prior(path: Path | None = None) -> FewShotPrior:
         about = {}
     if about.get("format") != FORMAT or about.get("version") != VERSION:
         raise CheckpointError(
-            f"{place} is no prior of a few-shot classifier of version {VERSION}; make one with `e3bm train-prior`."
+            f"{place} is not a prior for few-shot classifiers of version {VERSION}; make one with `e3bm train-prior`."
         )
     try:
         inductive = build_prior(about["votes"], epochs=about["epochs"])
         together = build_batch_prior(inductive, epochs=about["epochs_together"])
         trust, training = TrustPrior.from_json(about["trust"]), dict(about["training"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(f"{place} cannot be used as a prior: it misses or mistakes {error}.") from None
+        raise CheckpointError(
+            f"{place} cannot be used as a prior: something in it is missing or wrong ({error})."
+        ) from None
     for name, learner in (("inductive", inductive), ("together", together)):
         _fill(learner, tensors, f"{name}.", place)
     return FewShotPrior(inductive, together, trust, training, sha256(place.read_bytes()).hexdigest())

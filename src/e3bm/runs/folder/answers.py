@@ -39,7 +39,7 @@ def result_rows(run: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     if isinstance(rows, list) and not strict:
         rows = [row for row in rows if isinstance(row, dict)]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise CheckpointError(f"{path} is damaged: it is no list of results. Bring it back from a copy, or test again.")
+        raise CheckpointError(f"{path} is damaged: it is not a list of results. Restore it from a copy, or test again.")
     answers = read_json(former) if former.exists() else {}
     if not isinstance(answers, dict):
         raise CheckpointError(f"{former} is damaged: it does not hold answers by episodes.")

@@ -136,7 +136,7 @@ class Checkpoints:
         elif self._validated():
             raise CheckpointError(
                 f"The best checkpoint of {self.folder.parent} is lost: there is no {self.folder / 'best.json'}, "
-                "although the run has been validated. Bring it back from a copy; "
+                "although the run has been validated. Restore it from a copy; "
                 "`e3bm test --checkpoint last` tests the last one."
             )
 

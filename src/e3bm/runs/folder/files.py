@@ -32,9 +32,7 @@ def reading_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise CheckpointError(
-            f"{path} is damaged: {str(error).removesuffix('.')}. Bring it back from a copy."
-        ) from None
+        raise CheckpointError(f"{path} is damaged: {str(error).removesuffix('.')}. Restore it from a copy.") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -53,7 +53,7 @@ class RunFolder:
                 foreign = [entry.name for entry in self.path.iterdir() if not _is_beginning(entry.name)]
                 if foreign:
                     raise CheckpointError(
-                        f"{self.path} is not empty (it has {min(foreign)}) and holds no run; give another --run folder."
+                        f"{self.path} is not empty (it has {min(foreign)}) but does not hold a run; name another one."
                     )
 
     def create(

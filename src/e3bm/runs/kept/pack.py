@@ -134,7 +134,7 @@ def write_folder(kept: KeptRun, folder: Path) -> Path:
             raise CheckpointError(f"{folder} holds another run of that name; unpack into another folder with --out.")
         return folder
     if folder.exists() and any(folder.iterdir()):
-        raise CheckpointError(f"{folder} is not empty and holds no run; unpack into another folder with --out.")
+        raise CheckpointError(f"{folder} is not empty but does not hold a run; unpack into another folder with --out.")
     if kept.weights is not None:
         _write_checkpoint(folder, kept)
     write_json(folder / "environment.json", kept.environment)

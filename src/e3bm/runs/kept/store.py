@@ -237,7 +237,7 @@ class KeptResults:
         accepted = self._accepted.get(path.relative_to(self.root).as_posix())
         if accepted is not None and hashlib.sha256(content).hexdigest() not in accepted:
             raise CheckpointError(
-                f"{path} is not what was written: its sha256 is not the one in {self.root / MANIFEST}. Bring it back "
+                f"{path} is not what was written: its sha256 is not the one in {self.root / MANIFEST}. Restore it "
                 "from a copy; `e3bm results check` looks at all files."
             )
         return content

@@ -74,7 +74,7 @@ def seconds_of(words: str) -> float:
     text = words.strip().lower()
     parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text)
     if not text or parts is None:
-        raise SettingsError(f"'{words}' is no time; write 90s, 30m, 2h or 1h30m.")
+        raise SettingsError(f"'{words}' is not a duration; write 90s, 30m, 2h or 1h30m.")
     return sum(float(amount) * unit for amount, unit in zip(parts.groups(), UNITS.values(), strict=True) if amount)
 
 

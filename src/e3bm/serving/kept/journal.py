@@ -244,7 +244,7 @@ def keep_workspace(workspace: Workspace, path: Path) -> Journal:
         workspace.restore(replay.snapshot, replay.token, replay.last_number, journal)
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         journal.close()
-        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+        raise CheckpointError(f"{path} cannot be used: something in it is missing or wrong ({error}).") from None
     except RequestError as error:
         journal.close()
         if error.status_code == 507:
