@@ -127,7 +127,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         """Share of right answers against confidence on labelled rows; gives a plot with ``ax_`` and ``figure_``."""
         from e3bm.fewshot.learning.evaluation import reliability_bins
         from e3bm.fewshot.learning.evaluation_page import reliability_points
-        from e3bm.report.confidence_figures import plot_reliability
+        from e3bm.report.result_figures import plot_reliability
 
         found = self.predict_proba(X)
         right = self.classes_[found.argmax(1)] == np.asarray(y)
@@ -135,7 +135,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
 
     def plot_votes(self, ax: Any = None) -> Any:
         """The vote and the rate of every epoch of the ensemble; gives a plot with ``ax_`` and ``figure_``."""
-        from e3bm.report.confidence_figures import plot_votes
+        from e3bm.report.result_figures import plot_votes
 
         check_is_fitted(self)
         return plot_votes(self.votes_.tolist(), self.rates_.tolist(), ax)

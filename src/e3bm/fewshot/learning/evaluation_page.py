@@ -10,13 +10,13 @@ import numpy as np
 from e3bm.errors import SettingsError
 from e3bm.fewshot.learning.evaluation import Evaluation, Mistake, ReliabilityBin, Share
 from e3bm.json_files import json_bytes
-from e3bm.report.confidence_figures import (
+from e3bm.report.page import document, figure_html
+from e3bm.report.result_figures import (
     ReliabilityPoint,
     coverage_drawing,
     reliability_drawing,
     threshold_drawing,
 )
-from e3bm.report.page import document, figure_html
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.folder.files import write_bytes
 
