@@ -53,7 +53,7 @@ METHODS |= {
         "method.widths": (2,),
         "method.batchnorm": "running",
         **_TRAINED,
-    },  # fmt: skip
+    },
     "tadam": {"method.name": "tadam", "method.conditioned": 2, **_TRAINED},
     "robust": {"method.name": "robust_ensemble", "method.networks": 2, "method.coefficient": 1.0, **_TRAINED},
 }

@@ -41,8 +41,8 @@ class PriorSettings(Settings):
         schedule="cosine",
     )  # fmt: skip
     """Of the part that uses unlabelled examples together."""
-    trust_datasets: tuple[str, ...] = ("fc100", "miniimagenet", "miniimagenet", "omniglot", "glyphs")
-    """Data sets from which temperatures and thresholds are found, photos twice; empty: the same as ``datasets``."""
+    trust_datasets: tuple[str, ...] = ()
+    """Data sets from which temperatures and thresholds are found; one named twice counts twice; none: ``datasets``."""
     trust_tasks: int = Field(default=16, ge=2)
     """Tasks of each of them with three or more shots; of fewer shots there are more."""
     start: Path | None = None
