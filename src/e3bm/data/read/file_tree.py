@@ -240,7 +240,7 @@ def _walk(root: Path) -> Iterator[tuple[str, tuple[int, int] | str | None]]:
                     yield name, None
                 elif not entry.is_file():
                     # Reading a pipe or a socket could hang.
-                    yield name, "a link that leads nowhere" if entry.is_symlink() else "no ordinary file"
+                    yield name, "a link that leads nowhere" if entry.is_symlink() else "not an ordinary file"
                 else:
                     found = entry.stat()
                     yield name, (found.st_size, found.st_mtime_ns)
