@@ -102,6 +102,11 @@ class FittedHead:
         """The known score below which an example is called unknown."""
         return float(np.interp(1 - self.options.recall, LEVELS, self.levels))
 
+    def score_levels(self) -> Float[np.ndarray, " L"]:
+        """The levels with flat stretches stretched by a hair, so that every score has one share."""
+        found: np.ndarray = self.levels + 1e-9 * np.arange(len(LEVELS))
+        return found
+
     def with_recall(self, recall: float | None) -> "FittedHead":
         """The same head with another threshold for unknown examples; None leaves it as it is."""
         return self if recall is None else replace(self, options=replace(self.options, recall=recall))
@@ -186,8 +191,8 @@ class FittedHead:
         known = known_scores(log_sum_exp(scores), head.distances(placed), head.facts, self.trust["known"])
         disagreement = epoch_disagreement(head.epoch_scores(placed), head.votes, self.temperature)
         found = softmax(scores)
-        # The share of known examples that look less strange; flat stretches of the levels are stretched by a hair.
-        unknown = 1 - np.interp(known, self.levels + 1e-9 * np.arange(len(LEVELS)), LEVELS)
+        # The share of known examples that look less strange.
+        unknown = 1 - np.interp(known, self.score_levels(), LEVELS)
         return found, found.argmax(-1), known < self.threshold, known, disagreement, unknown
 
 

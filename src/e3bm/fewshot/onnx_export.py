@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from e3bm.data.pixels.pipeline import CentreCrop, Normalisation, Pipeline, Resize
 from e3bm.errors import CheckpointError, SettingsError, install_command
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.fewshot.fitted_head import FittedHead
+from e3bm.fewshot.fitted_head import LEVELS, FittedHead
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.methods.heads.collapsed import unit
@@ -67,6 +67,8 @@ class ClassifierGraph(nn.Module):
         self.epoch_bias = double(head.epoch_bias.double() * stretch)
         self.share = double(head.votes.abs() / (head.votes.abs().sum() + TINY))
         self.facts, self.known = double(head.facts), double(torch.tensor(fitted.trust["known"]).double())
+        ends, shares = torch.from_numpy(fitted.score_levels()), torch.tensor(LEVELS, dtype=torch.double)
+        self.ends, self.steps, self.rises = double(ends[:-1]), double(ends.diff()), double(shares.diff())
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """[N, height, width, channels] of uint8 to OUTPUTS."""
@@ -87,7 +89,9 @@ class ClassifierGraph(nn.Module):
         middle = (self.share.view(1, -1, 1) * logs.exp()).sum(1, keepdim=True)
         apart = (logs.exp() * (logs - (middle + TINY).log())).sum(-1) @ self.share
         disagreement = apart.clamp_min(0) / math.log(ways)
-        return shares.float(), shares.argmax(-1), known < self.threshold, -known.float(), disagreement.float()
+        # Straight lines between the levels, as numpy.interp draws them.
+        below = LEVELS[0] + ((known.unsqueeze(-1) - self.ends) / self.steps).clamp(0, 1) @ self.rises
+        return shares.float(), shares.argmax(-1), known < self.threshold, (1 - below).float(), disagreement.float()
 
 
 def _log_sum_exp(scores: Tensor) -> Tensor:
@@ -166,12 +170,10 @@ def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, 
         shares, _, _, score, disagreement = session.run(list(OUTPUTS), {INPUT: pixels})
         features = [model.extractor.features_of(pipeline.normalisation.photo(each)) for each in pixels]
         expected = model.fitted.head.predict(np.stack(features))
-        # Scores have no natural size; one part in 100,000 of a score or of 1 is as close as a probability's.
-        size = np.maximum(1, np.abs(expected.known_scores))
         for difference in (
             shares - expected.probabilities,
             disagreement - expected.disagreement,
-            (score + expected.known_scores) / size,
+            score - expected.unknown_scores,
         ):
             largest = max(largest, float(np.abs(difference).max()))
     return largest
