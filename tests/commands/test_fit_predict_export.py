@@ -136,8 +136,8 @@ def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_
     assert "contains no photos" in sentence(capsys, "predict", model, tmp_path / "empty")
     assert "is no model of `e3bm fit`" in sentence(capsys, "predict", asked / "sky.png", asked / "sky.png")
     assert "There is no model file" in sentence(capsys, "predict", tmp_path / "none.e3bm", asked)
-    assert "choose one" in sentence(capsys, "predict", model, asked, "--json", "--csv")
-    assert "alone" in sentence(capsys, "predict", model, asked, "--transductive", "--coverage", "0.9")
+    assert "either --json or --csv" in sentence(capsys, "predict", model, asked, "--json", "--csv")
+    assert "one by one" in sentence(capsys, "predict", model, asked, "--transductive", "--coverage", "0.9")
     assert "between 0 and 1" in sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "7")
 
 
