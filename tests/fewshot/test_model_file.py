@@ -96,7 +96,7 @@ def test_fitted_and_loaded_models_hold_their_numbers_in_one_form(pretrained_run,
         "copy": deepcopy(made),
     }
     expected = layout(made)
-    assert len(arrays_of(made.fitted)) == 12 + len(CLASSES)
+    assert len(arrays_of(made.fitted)) == 13 + len(CLASSES)
     for name, value in arrays_of(made.fitted).items():
         assert torch.as_tensor(value).is_contiguous(), name
         assert isinstance(value, np.ndarray) or (aligned(value) and value.untyped_storage().nbytes() == value.nbytes)
