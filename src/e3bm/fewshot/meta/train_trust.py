@@ -196,7 +196,8 @@ def _weighted_quantile(parts: Sequence[Tensor], level: float) -> Tensor:
 def _least_squares(design: Tensor, values: Tensor) -> Tensor:
     """Weights with a little ridge: facts of pools that are much alike are nearly dependent."""
     penalty = 1e-2 * torch.eye(design.shape[1], dtype=torch.double)
-    return torch.linalg.solve(design.mT @ design + penalty, design.mT @ values)
+    found: Tensor = torch.linalg.solve(design.mT @ design + penalty, design.mT @ values)
+    return found
 
 
 def _minimised(loss: Callable[[Tensor], Tensor], size: int) -> tuple[float, ...]:
