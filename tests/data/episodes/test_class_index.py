@@ -28,5 +28,5 @@ def test_it_is_written_and_read_whole(tiny):
 
 
 def test_something_else_is_refused():
-    with pytest.raises(DataError, match="no class index"):
+    with pytest.raises(DataError, match="not a class index"):
         ClassIndex.from_json({"name": "x", "digest": "y", "splits": {"train": "0-a"}, "labels": "0x5"})

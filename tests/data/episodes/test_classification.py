@@ -97,3 +97,14 @@ def test_wrong_requests_are_refused(tiny: PackedImages) -> None:
             ClassificationBatches(tiny, "val", PLAIN, size, 0)
     with pytest.raises(SettingsError, match=r"An epoch has batches 0\.\.16, found 17"):
         ClassificationBatches(tiny, "val", PLAIN, 4, 0).batch(0, 17)
+
+
+def test_an_image_is_augmented_anew_in_every_epoch(tiny: PackedImages) -> None:
+    batches = ClassificationBatches(tiny, "train", RANDOM, 1, 3)
+    seen = []
+    for epoch in range(8):
+        place = int(np.flatnonzero(batches.order(epoch) == 0)[0])  # where this epoch visits the first image
+        # The same place in every epoch: draws that depended on places alone would repeat.
+        batches._order = epoch, np.roll(batches.order(epoch), -place)
+        seen.append(batches.batch(epoch, 0).images)
+    assert len({image.numpy().tobytes() for image in seen}) > 4

@@ -82,3 +82,17 @@ def test_an_error_in_the_loop_ends_the_thread() -> None:
         use()
     gc.collect()
     assert not workers()
+
+
+def test_one_item_ahead_is_made_while_the_first_is_used() -> None:
+    second = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 0
+        second.set()
+        yield 1
+
+    loop = prefetched(items(), 1)
+    assert next(loop) == 0
+    assert second.wait(10)  # nobody has asked for it yet
+    assert list(loop) == [1]

@@ -73,3 +73,9 @@ def test_division_that_cannot_be():
     for fractions in ((0.5, 0.5, 0.5), (1.2, -0.2, 0.0), (0.5, 0.5)):
         with pytest.raises(SettingsError, match="add up to 1"):
             divide_by_seed(list("abcdefgh"), 0, fractions)
+
+
+@pytest.mark.parametrize(("fractions", "sizes"), [((0.64, 0.16, 0.2), (64, 16, 20)), ((0.5, 0.0, 0.5), (50, 0, 50))])
+def test_parts_have_the_sizes_that_were_asked_for(fractions: tuple[float, ...], sizes: tuple[int, ...]) -> None:
+    found = list(divide_by_seed([f"class {number}" for number in range(100)], 0, fractions).values())
+    assert tuple(found.count(split) for split in ("train", "val", "test")) == sizes
