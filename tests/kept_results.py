@@ -106,6 +106,10 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
             for row in part["rows"]:
                 ours = row.get("ours_minus_this", row)
                 found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
+    sentences = results / "classifier" / "text.jsonl"
+    if sentences.exists():
+        for row in map(json.loads, sentences.read_text().splitlines()):
+            found |= {(row["accuracy"], row["interval"]), (row["ours_minus"], row["ours_minus_interval"])}
     whitening = results / "study" / "whitening.json"
     if whitening.exists():
         for row in json.loads(whitening.read_text())["rows"]:

@@ -46,7 +46,7 @@ def test_the_matrix_is_symmetric_and_turns_with_the_features():
 
 @pytest.mark.parametrize("features", [torch.ones(1, 3), torch.ones(9, 3)])
 def test_features_without_spread_are_refused(features):
-    with pytest.raises(DataError, match=r"Whitening needs|All features are the same"):
+    with pytest.raises(DataError, match=r"Whitening needs|All features are equal"):
         whitening_of(features)
 
 

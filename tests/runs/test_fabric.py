@@ -33,7 +33,7 @@ def test_processes_are_counted_as_they_were_started(monkeypatch, variables, expe
 
 def test_without_the_package_a_sentence_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
-    with pytest.raises(SettingsError, match=r"e3bm\[fabric\]"):
+    with pytest.raises(SettingsError, match=r"pip install .*lightning-fabric"):
         Engine.start(MachineSettings(engine="fabric"))
 
 

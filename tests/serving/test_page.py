@@ -179,7 +179,7 @@ def test_what_is_wrong_is_said_where_it_was_done(opened, glyph_png) -> None:
     expect(page.locator("#ask-error")).to_contain_text("Fit the classifier first")
     page.locator("#open input").set_input_files({**bad, "name": "bad.e3bm"})
     page.locator("#confirm-yes").click()
-    expect(page.locator("#top-error")).to_contain_text("bad.e3bm is no model")
+    expect(page.locator("#top-error")).to_contain_text("bad.e3bm cannot be used")
 
 
 def test_a_dropped_folder_is_named_and_the_others_are_used(opened, glyph_png, visitor) -> None:

@@ -39,7 +39,7 @@ def test_what_is_no_prior_is_refused(tmp_path):
         load_prior(text)
     other = tmp_path / "other.safetensors"
     safetensors.torch.save_file({"weight": torch.zeros(2)}, other)
-    with pytest.raises(CheckpointError, match="no prior of a few-shot classifier"):
+    with pytest.raises(CheckpointError, match="not a prior for few-shot classifiers"):
         load_prior(other)
 
 

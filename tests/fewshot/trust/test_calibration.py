@@ -85,7 +85,7 @@ def test_a_curve_runs_straight_over_log_shots_and_stays_outside():
 def test_the_numbers_of_trust_survive_a_file_and_damaged_ones_are_refused():
     trust = load_prior().trust
     assert TrustPrior.from_json(json.loads(json.dumps(trust.as_json()))) == trust
-    with pytest.raises(CheckpointError, match="not readable"):
+    with pytest.raises(CheckpointError, match="cannot be read"):
         TrustPrior.from_json({"temperature": [1.0]})
 
 

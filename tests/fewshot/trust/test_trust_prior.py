@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from e3bm.errors import CheckpointError
+from e3bm.fewshot.fitted_head import LEVELS
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.trust import LEVELS, Curve, TrustPrior, known_levels
+from e3bm.fewshot.trust import Curve, TrustPrior, known_levels
 
 
 def test_levels_are_location_and_scale_times_quantiles_by_shots():

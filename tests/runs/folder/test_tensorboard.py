@@ -43,5 +43,5 @@ def test_a_folder_without_the_flag_has_none(small_data, tmp_path):
 
 def test_without_the_package_a_sentence_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(SettingsError, match=r"e3bm\[tensorboard\]"):
+    with pytest.raises(SettingsError, match=r"pip install .*tensorboard"):
         TensorBoard(tmp_path)
