@@ -1,4 +1,7 @@
-"""A model of `e3bm export`, used with onnxruntime and Pillow alone: python onnx_photo.py birds.onnx PHOTO..."""
+"""A model of `e3bm export`, used with onnxruntime and Pillow alone: python onnx_photo.py birds.onnx PHOTO...
+
+ORT_DISABLE_TELEMETRY=1 in the environment keeps onnxruntime from reporting that it is used.
+"""
 
 import json
 import sys

@@ -141,3 +141,11 @@ def test_notebooks_show_a_classifier():
     shown = unfitted().fit({"<b>": support()["sky"], "grass": support()["grass"]})._repr_html_()
     assert "&lt;b&gt;" in shown
     assert "left-out accuracy" in shown
+
+
+def test_nothing_is_expected_where_a_class_has_one_example():
+    shots = support(4)
+    name = next(iter(shots))
+    model = unfitted().fit({**shots, name: shots[name][:1]})
+    assert model.left_out_accuracy is not None
+    assert model.expected_accuracy is None

@@ -289,3 +289,15 @@ def test_the_example_needs_no_e3bm(model, photo, tmp_path):
     said = loaded.predict(photo)
     assert words[1] == said.label
     assert float(words[2]) == pytest.approx(100 * said.confidence, abs=0.11)
+
+
+def test_onnxruntime_leaves_no_trace_of_its_use(tmp_path):
+    """Its telemetry writes a device id and a database of events into the cache folder, and sends them."""
+    code = "from e3bm.fewshot.networks.choice import choose_backbone; import numpy as np; "
+    code += "choose_backbone('lite0')([np.zeros((64, 64, 3), np.uint8)])"
+    places = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data")}
+    kept = {name: value for name, value in os.environ.items() if name != network_cache.NO_TELEMETRY}
+    subprocess.run([sys.executable, "-c", code], env=kept | places, check=True, timeout=300)
+    left = [path.relative_to(tmp_path).parts for path in tmp_path.rglob("*") if path.is_file()]
+    assert left  # our own export
+    assert {parts[:2] for parts in left} == {("cache", "e3bm")}

@@ -274,7 +274,7 @@ class FewShotClassifier:
 
     @property
     def left_out_accuracy(self) -> float | None:
-        """Share of the photos that a fit without them predicts right; None where no class has two photos.
+        """Share of the photos that a fit without them predicts right; None where a class has one photo only.
 
         Such a fit has one photo of the class less than the whole one; ``expected_accuracy`` is corrected for that.
         """
@@ -282,7 +282,7 @@ class FewShotClassifier:
 
     @property
     def expected_accuracy(self) -> float | None:
-        """The accuracy to expect on new photos like these; None where no class has two photos."""
+        """The accuracy to expect on new photos like these; None where a class has one photo only."""
         return self.fitted.head.expected_accuracy
 
     @property

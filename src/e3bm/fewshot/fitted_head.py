@@ -126,11 +126,11 @@ class FittedHead:
         """The accuracy to expect on new examples: left-out accuracy, corrected for the example that was missing.
 
         With n examples of a class errors are about ((n - 1) / n)^ERROR_POWER of what they are with one less;
-        docs/classifier.md has how near that comes.
+        docs/classifier.md has how near that comes. None where a class has one example: nothing is known of it.
         """
-        if self.left_out_accuracy is None:
+        if self.left_out_accuracy is None or min(self.counts) < 2:
             return None
-        counts = np.array([count for count in self.counts if count > 1])
+        counts = np.array(self.counts)
         ratio = float(np.average((1 - 1 / counts) ** ERROR_POWER, weights=counts))
         return 1 - (1 - self.left_out_accuracy) * ratio
 

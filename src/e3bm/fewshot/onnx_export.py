@@ -26,6 +26,7 @@ from e3bm.errors import CheckpointError, SettingsError, install_command
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import LEVELS, FittedHead
 from e3bm.fewshot.fitted_model import FittedModel
+from e3bm.fewshot.networks.cache import quiet_runtime
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.methods.heads.collapsed import unit
 from e3bm.runs.folder.files import write_bytes
@@ -187,15 +188,15 @@ def _check_target(path: Path) -> None:
 
 def _packages() -> tuple[Any, Any]:
     try:
+        runtime = quiet_runtime()
         import onnx
-        import onnxruntime
         import onnxscript  # noqa: F401  # torch's exporter needs it
     except ImportError:
         raise SettingsError(
             "Export needs onnx, onnxruntime and onnxscript, which are not all installed; "
             f"run: {install_command('onnx')}"
         ) from None
-    return onnx, onnxruntime
+    return onnx, runtime
 
 
 @contextmanager

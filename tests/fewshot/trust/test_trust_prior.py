@@ -30,7 +30,7 @@ def test_levels_never_fall():
 def test_the_numbers_survive_json():
     shipped = load_prior().trust
     assert TrustPrior.from_json(json.loads(json.dumps(shipped.as_json()))) == shipped
-    with pytest.raises(CheckpointError, match="not readable"):
+    with pytest.raises(CheckpointError, match="cannot be read"):
         TrustPrior.from_json({"known": [1.0], "temperature": [], "quantiles": [{"shots": [1.0]}]})
 
 

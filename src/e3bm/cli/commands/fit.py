@@ -93,9 +93,14 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
             f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (each photo predicted by a fit without it, "
             "with one photo of its class less)"
         )
-        show(
-            f"expected on new photos: about {100 * (model.expected_accuracy or 0):.0f} % (corrected for that one photo)"
-        )
+        alone = [name for name, count in counts.items() if count == 1]
+        if model.expected_accuracy is None:
+            show(f"expected on new photos: not known, since {', '.join(alone)} has one photo that cannot be left out")
+        else:
+            expected, photos = 100 * model.expected_accuracy, sum(counts.values())
+            show(
+                f"expected on new photos: about {expected:.0f} % (corrected for that one photo; {photos} were left out)"
+            )
     for one in model.suspicions:
         show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
     for note in model.notes:

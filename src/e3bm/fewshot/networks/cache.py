@@ -31,6 +31,19 @@ OPSET, IR_VERSION = 17, 8
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
+NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+"""onnxruntime reports how it is used unless this variable is set when it is imported."""
+
+
+def quiet_runtime() -> Any:
+    """The package onnxruntime, told to keep and send nothing about its use; ImportError where it is not installed."""
+    os.environ.setdefault(NO_TELEMETRY, "1")
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()  # where somebody else has imported it before
+    return onnxruntime
+
+
 class CannotExport(Exception):
     """Why there is no graph of a network, in a few words."""
 
@@ -40,7 +53,7 @@ def cached_network(
 ) -> Callable[[Float32[np.ndarray, "1 C H W"]], Float32[np.ndarray, " D"]]:
     """A network run by onnxruntime; it is exported first where the cache does not have it."""
     try:
-        import onnxruntime
+        onnxruntime = quiet_runtime()
     except ImportError:
         raise CannotExport("onnxruntime is not installed") from None
     path = cache_file(weights, digest)
@@ -166,13 +179,12 @@ def network_graph(onnx: Any, module: Any) -> bytes:
 
 def _difference(module: Any, content: bytes, weights: "PackagedWeights") -> float:
     """The largest difference between torch and onnxruntime in features of unit length, on smooth random pictures."""
-    import onnxruntime
     import torch
 
     from e3bm.data.pixels.pipeline import Pipeline
     from e3bm.fewshot.prior.head_arrays import unit_rows
 
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    session = quiet_runtime().InferenceSession(content, providers=["CPUExecutionProvider"])
     pipeline, largest = Pipeline.parse(weights.pipeline), 0.0
     random = np.random.default_rng(0)
     for _ in range(TRIED):
