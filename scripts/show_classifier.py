@@ -136,15 +136,26 @@ def map_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     )
 
 
+def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """One view of a photo, and how much more accurate the mean with its mirror image is."""
+    cells = [(name, cell) for name in names for cell in found[name]["cells"].values() if "views" in cell]
+    lines = []
+    for name, cell in sorted(cells, key=lambda one: (one[0], one[1]["ways"], one[1]["shots"])):
+        one, more = cell["views"], cell["views"]["two_views_more"]
+        both = (f"{one['accuracy']:.2f} ± {one['ci']:.2f}", f"{more['accuracy']:+.2f} ± {more['ci']:.2f}")
+        lines.append([name, str(cell["ways"]), str(cell["shots"]), *both])
+    return table(["data", "ways", "shots", "one view, accuracy %", "two views: more"], lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--results", type=Path, default=Path("results/classifier/measured.json.xz"))
-    parser.add_argument("--map", action="store_true", help="only how queries are used together by us and by MAP")
+    parser.add_argument("--only", choices=("map", "views"), help="only what this part of the measurement found")
     options = parser.parse_args()
     found = kept.read(options.results)
-    if options.map:
-        print(map_tables(found, options.data))
+    if options.only:
+        print({"map": map_tables, "views": views_table}[options.only](found, options.data))
         return
     print(f"Every cell:\n\n{short(found, options.data)}\n")
     for title, columns in {
