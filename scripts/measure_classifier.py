@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 from classifier_measure import kept
-from classifier_measure.compare import Answer, last_answers, measure, our_answers, rival_answers, rows_of
+from classifier_measure.compare import Answer, last_answers, measure, our_answers, rival_answers, rows_of, two_views
 from classifier_measure.tables import TABLES, open_table
-from classifier_measure.trust import batches, doubtful, sets, unknown
+from classifier_measure.together import against_map, batches
+from classifier_measure.trust import doubtful, sets, unknown
 
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.trust import FEWEST_SHOTS
@@ -22,7 +23,7 @@ from e3bm.runs.folder.environment import describe_environment
 
 SHOTS = (1, 2, 3, 5, 10)
 TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
-PARTS = ("rivals", "ours", "last", "trust")
+PARTS = ("rivals", "ours", "last", "trust", "map", "views")
 MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
@@ -58,6 +59,11 @@ def main() -> None:
                     }
                     if shots >= FEWEST_SHOTS:
                         parts["trust"]["doubtful_labels"] = doubtful(table, *shape)
+                if "map" in options.parts:
+                    parts["map"] = against_map(table, *shape)
+                if "views" in options.parts:
+                    mirrored = open_table(f"{name}, mirrored", options.cache)
+                    parts["views"] = two_views(table, mirrored, *shape)
                 kept.change_cell(options.out, name, *shape, **parts)
                 print(f"{name}, {ways} ways, {shots} shots: {time.process_time() - began:.0f} s of a core", flush=True)
         about = {**describe_environment(), "prior": load_prior().digest, "parts": options.parts}

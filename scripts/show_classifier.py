@@ -107,12 +107,56 @@ TOGETHER = {
 }
 
 
+MAP = {"ours": "SIB+E3BM", "map": "MAP", "map_unit_again": "MAP, unit length again"}
+BATCHES = {"even": "all queries", "uneven": "uneven", "one_class": "one class"}
+
+
+def map_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """Queries used together by us and by MAP: accuracy cell by cell, and the means of all that was measured."""
+    cells = [(name, cell) for name in names for cell in found[name]["cells"].values() if "map" in cell]
+    lines, means = [], []
+    for name, cell in sorted(cells, key=lambda one: (one[0], one[1]["ways"], one[1]["shots"])):
+        line = [name, str(cell["ways"]), str(cell["shots"])]
+        for kind in BATCHES:
+            line.append(f"{cell['map'][kind]['ours']['accuracy']:.1f}")
+            for other in ("map", "map_unit_again"):
+                difference, interval = cell["map"][kind][other]["minus_ours"]
+                line.append(f"{difference:+.1f} ± {interval:.1f}")
+        lines.append(line)
+    for kind, text in BATCHES.items():
+        mean = lambda how, number, kind=kind: sum(cell["map"][kind][how][number] for _, cell in cells) / len(cells)
+        show = lambda how, mean=mean: f"{mean(how, 'accuracy'):.1f} / {mean(how, 'nll'):.3f} / {mean(how, 'ece'):.1f}"
+        means.append([text, show("alone"), *(show(how) for how in MAP)])
+    head = [f"{text}: {how}" for text in BATCHES.values() for how in MAP.values()]
+    return "\n\n".join(
+        [
+            table(["data", "ways", "shots", *head], lines),
+            table(["mean of the cells: accuracy % / NLL / ECE %", "alone", *MAP.values()], means),
+        ]
+    )
+
+
+def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """One view of a photo, and how much more accurate the mean with its mirror image is."""
+    cells = [(name, cell) for name in names for cell in found[name]["cells"].values() if "views" in cell]
+    lines = []
+    for name, cell in sorted(cells, key=lambda one: (one[0], one[1]["ways"], one[1]["shots"])):
+        one, more = cell["views"], cell["views"]["two_views_more"]
+        both = (f"{one['accuracy']:.2f} ± {one['ci']:.2f}", f"{more['accuracy']:+.2f} ± {more['ci']:.2f}")
+        lines.append([name, str(cell["ways"]), str(cell["shots"]), *both])
+    return table(["data", "ways", "shots", "one view, accuracy %", "two views: more"], lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--results", type=Path, default=Path("results/classifier/measured.json.xz"))
+    parser.add_argument("--only", choices=("map", "views"), help="only what this part of the measurement found")
     options = parser.parse_args()
     found = kept.read(options.results)
+    if options.only:
+        print({"map": map_tables, "views": views_table}[options.only](found, options.data))
+        return
     print(f"Every cell:\n\n{short(found, options.data)}\n")
     for title, columns in {
         "Unknown": UNKNOWN,

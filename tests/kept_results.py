@@ -106,6 +106,11 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
             for row in part["rows"]:
                 ours = row.get("ours_minus_this", row)
                 found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
+            for views in (cell["views"] for cell in part["cells"].values() if "views" in cell):
+                more = views["two_views_more"]
+                found |= {(views["accuracy"], views["ci"]), (more["accuracy"], more["ci"])}
+            batches = [kind for cell in part["cells"].values() for kind in cell.get("map", {}).values()]
+            found |= {tuple(answers["minus_ours"]) for kind in batches for answers in kind.values()}
     sentences = results / "classifier" / "text.jsonl"
     if sentences.exists():
         for row in map(json.loads, sentences.read_text().splitlines()):

@@ -1,6 +1,7 @@
 """Accuracy, likelihood and calibration of classifiers on the same episodes, cell by cell of ways and shots."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,19 @@ def measure(table: Table, ways: int, shots: int, count: int, answers: list[Answe
     for own in found.values():
         own["bins"] = np.round(own["bins"], 3).tolist()
     return found
+
+
+def two_views(table: Table, mirrored: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
+    """Our accuracy with photos as they are, and how much more it is with features averaged with the mirror image's."""
+    averaged, prior = replace(table, features=(table.features + mirrored.features) / 2), load_prior()
+    percent: list[list[float]] = []
+    for episode in episodes(table, ways, shots, count):
+        shares = [
+            fitted(prior, each, episode).probabilities(each.features[episode.query]) for each in (table, averaged)
+        ]
+        percent.append([100 * float((share.argmax(1) == episode.query_labels).mean()) for share in shares])
+    one, two = np.array(percent).T
+    return {**_with_interval("accuracy", "ci", one), "two_views_more": _with_interval("accuracy", "ci", two - one)}
 
 
 def rows_of(

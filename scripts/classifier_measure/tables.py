@@ -32,8 +32,8 @@ class Table:
     queries: int = 20
 
 
-def photos(archive: str, classes: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Photos of an archive, by class, through EfficientNet-Lite0, as `e3bm fit` does it."""
+def photos(archive: str, classes: dict[str, list[str]], *, mirrored: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Photos of an archive, by class, or their mirror images, through EfficientNet-Lite0, as `e3bm fit` does it."""
     from e3bm.data.pixels.pipeline import Pipeline
     from e3bm.data.read.decode import decode
     from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
@@ -43,19 +43,21 @@ def photos(archive: str, classes: dict[str, list[str]]) -> tuple[np.ndarray, np.
     with zipfile.ZipFile(_data() / archive) as opened, torch.inference_mode():
         for name in (name for names in classes.values() for name in names):
             pixels = torch.from_numpy(decode(opened.read(name)).copy()).permute(2, 0, 1).unsqueeze(0)
-            features.append(network(pipeline(pixels)).numpy())
+            seen = pipeline(pixels)
+            features.append(network(seen.flip(-1) if mirrored else seen).numpy())
     return np.concatenate(features), np.repeat(np.arange(len(classes)), [len(names) for names in classes.values()])
 
 
-def birds(species: slice) -> tuple[np.ndarray, np.ndarray]:
+def birds(species: slice, *, mirrored: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Some of the 12 species, in the order of their names."""
     with zipfile.ZipFile(_data() / BIRDS) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))
     known = sorted({name.split("/")[0] for name in names})[species]
-    return photos(BIRDS, {one: [name for name in names if name.split("/")[0] == one] for one in known})
+    classes = {one: [name for name in names if name.split("/")[0] == one] for one in known}
+    return photos(BIRDS, classes, mirrored=mirrored)
 
 
-def mini_imagenet(*, untouched: bool) -> tuple[np.ndarray, np.ndarray]:
+def mini_imagenet(*, untouched: bool, mirrored: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Every second training class in the order of names is untouched; the others and validation classes are not."""
     with zipfile.ZipFile(_data() / MINI_IMAGENET) as archive:
         members: dict[str, dict[str, list[str]]] = {"train": {}, "val": {}}
@@ -65,7 +67,7 @@ def mini_imagenet(*, untouched: bool) -> tuple[np.ndarray, np.ndarray]:
     training = sorted(members["train"])
     kept = training[1::2] if untouched else sorted([*training[::2], *members["val"]])
     every = members["train"] | members["val"]
-    return photos(MINI_IMAGENET, {name: every[name][:MINI_PHOTOS] for name in kept})
+    return photos(MINI_IMAGENET, {name: every[name][:MINI_PHOTOS] for name in kept}, mirrored=mirrored)
 
 
 def _data() -> Path:
@@ -112,6 +114,10 @@ TABLES: dict[str, Maker] = {
         "32 classes of miniImageNet that no choice was made on", lambda: mini_imagenet(untouched=True), (2, 5, 20)
     ),
     "mini tuning": Maker("the 48 other classes of miniImageNet", lambda: mini_imagenet(untouched=False), (2, 5, 20)),
+    "birds tuning, mirrored": Maker("their mirror images", lambda: birds(slice(0, None, 2), mirrored=True), (2, 5)),
+    "mini tuning, mirrored": Maker(
+        "their mirror images", lambda: mini_imagenet(untouched=False, mirrored=True), (2, 5, 20)
+    ),
     "digits": Maker("scikit-learn's handwritten digits, 64 pixels", digits, (2, 5, 10)),
     "topics": Maker(
         "MiniLM embeddings of sentences, topics of a chat corpus", lambda: embedded(chat_topics()), (2, 5, 12)
@@ -127,7 +133,7 @@ TABLES: dict[str, Maker] = {
 def open_table(name: str, cache: Path) -> Table:
     """A table, computed once."""
     maker = TABLES[name]
-    kept = cache / f"{name.replace(' ', '_')}.npz"
+    kept = cache / f"{name.replace(', ', '_').replace(' ', '_')}.npz"
     if not kept.exists():
         features, labels = maker.make()
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What else a classifier says: unknown examples, prediction sets, doubtful labels, queries used together."""
+"""What else a classifier says: unknown examples, prediction sets, doubtful labels."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ from classifier_measure.tables import Table
 from e3bm.fewshot.prior.file import load_prior
 
 COVERAGES = (0.8, 0.9, 0.95)
-SOME = 40  # queries of an uneven batch
 
 
 def unknown(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def unknown(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
                 "rejected_unknown": 100 * float(other.unknown.mean()),
             }.items():
                 found.setdefault(name, []).append(value)
-    return _means(found)
+    return means_of(found)
 
 
 def sets(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def sets(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
             right = inside[np.arange(len(inside)), episode.query_labels]
             found.setdefault(f"coverage_at_{name}", []).append(100 * float(right.mean()))
             found.setdefault(f"size_at_{name}", []).append(float(inside.sum(1).mean()))
-    return _means(found)
+    return means_of(found)
 
 
 def doubtful(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
@@ -58,29 +57,8 @@ def doubtful(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
         found.setdefault("named_first", []).append(100.0 * (named[:1] == [place]))
         right = len(planted.support_labels) - 1
         found.setdefault("right_labels_pointed_out", []).append(100 * len(set(named) - {place}) / right)
-    return _means(found)
+    return means_of(found)
 
 
-def batches(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
-    """What using queries together changes: all of them, some of a few preferred classes, those of one class alone."""
-    found: dict[str, list[float]] = {}
-    prior = load_prior()
-    for number, episode in enumerate(episodes(table, ways, shots, count)):
-        random = np.random.default_rng([11, number])
-        model, queries = fitted(prior, table, episode), len(episode.query)
-        preference = random.dirichlet(np.ones(ways))[episode.query_labels] + 1e-6
-        for kind, places in {
-            "even": np.arange(queries),
-            "uneven": random.choice(queries, min(SOME, queries), replace=False, p=preference / preference.sum()),
-            "one_class": np.flatnonzero(episode.query_labels == number % ways),
-        }.items():
-            rows, truth = table.features[episode.query[places]], episode.query_labels[places]
-            for how, answers in (("alone", model.predict(rows)), ("together", model.predict_together(rows, prior))):
-                likely = np.maximum(answers.probabilities[np.arange(len(truth)), truth], 1e-12)
-                found.setdefault(f"accuracy_{kind}_{how}", []).append(100 * float((answers.labels == truth).mean()))
-                found.setdefault(f"nll_{kind}_{how}", []).append(float(-np.log(likely).mean()))
-    return _means(found)
-
-
-def _means(values: dict[str, list[float]]) -> dict[str, float]:
+def means_of(values: dict[str, list[float]]) -> dict[str, float]:
     return {name: round(float(np.mean(each)), 3) for name, each in values.items()}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from e3bm import FewShotClassifier
 from e3bm.cli.main import main
 from e3bm.errors import install_command
 from photo_models import CLASSES, picture, write_folder
@@ -79,6 +80,15 @@ def test_fit_says_what_it_learned_from(pretrained_run, photos, tmp_path, capsys)
     assert found["bytes"] == (tmp_path / "m.e3bm").stat().st_size
     smaller = json.loads(said(capsys, [*words, "--json", "--drop-support"]).out)
     assert smaller["bytes"] < found["bytes"]
+
+
+def test_two_views_are_fitted_kept_and_predicted(pretrained_run, photos, asked, tmp_path, capsys):
+    out = tmp_path / "two.e3bm"
+    words = ["fit", photos, "--out", out, "--backbone", pretrained_run, "--views", "2", "--json"]
+    assert json.loads(said(capsys, words).out)["views"] == 2
+    rows = json.loads(said(capsys, ["predict", out, asked / "grass.png", "--json"]).out)
+    expected = FewShotClassifier(pretrained_run, views=2).fit(photos).predict(asked / "grass.png")
+    assert rows[0]["probabilities"] == pytest.approx(expected.probabilities)
 
 
 def test_predictions_as_json_table_and_text(model, asked, capsys):

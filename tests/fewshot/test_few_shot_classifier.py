@@ -60,6 +60,25 @@ def test_folders_mappings_and_lists_are_the_same(model, tmp_path):
     assert all(same_fit(model, other) for other in others)
 
 
+def test_two_views_are_the_mean_of_a_photo_and_its_mirror_image():
+    photo = picture("sky", 9)
+    mirrored = np.ascontiguousarray(photo[:, ::-1])
+    one, two = unfitted(), unfitted(views=2)
+    as_it_is, turned = one.features(photo), one.features(mirrored)
+    assert np.abs(as_it_is - turned).max() > 1e-3
+    np.testing.assert_allclose(two.features(photo), (as_it_is + turned) / 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(two.features(photo), two.features(mirrored), rtol=1e-4, atol=1e-5)
+    assert same_fit(unfitted(views=1).fit(support()), one.fit(support()))
+    two.fit(support())
+    assert two.predict(photo) == two.predict_features(two.features(photo))[0] != one.predict(photo)
+    assert two.with_fit(None).extractor.views == 2
+
+
+@pytest.mark.parametrize("views", [0, 3, 1.5, True, "2"])
+def test_other_numbers_of_views_are_refused(views):
+    refused("1 view, or 2 .with their mirror image.; found", unfitted, views=views)
+
+
 def test_neither_order_nor_neighbours_matter(model):
     turned = unfitted().fit({name: photos[::-1] for name, photos in reversed(support().items())})
     asked = [picture(name, number) for name in CLASSES for number in range(20, 26)]

@@ -22,7 +22,7 @@ from PIL import Image
 
 from e3bm import FewShotClassifier
 from e3bm.errors import CheckpointError, E3BMError
-from e3bm.fewshot.model_file import ABOUT, DIGEST, parse_fit, read_model
+from e3bm.fewshot.model_file import ABOUT, DIGEST, VIEWS, parse_fit, read_model
 from e3bm.fewshot.prior.file import SHIPPED
 from e3bm.runs.folder.tensor_files import update_by_tensors
 from photo_models import CLASSES, network, picture, pictures, same_fit, support, unfitted
@@ -405,10 +405,33 @@ def same_in_a_new_process(model, asked, folder: Path):
     return found
 
 
-def test_saved_loaded_in_a_new_process_and_exported_it_says_the_same(model, tmp_path):
+@pytest.mark.parametrize("views", [1, 2])
+def test_saved_loaded_in_a_new_process_and_exported_it_says_the_same(model, tmp_path, views):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
-    found = same_in_a_new_process(model, np.stack(ASKED), tmp_path)
+    made = FewShotClassifier(model.extractor, views=views).fit(support())
+    found = same_in_a_new_process(made, np.stack(ASKED), tmp_path)
     assert found["shape"] == [16, 16, 3]
+
+
+def test_the_number_of_views_is_kept_in_the_file(model, tmp_path):
+    made = FewShotClassifier(model.extractor, views=2).fit(support())
+    made.save(tmp_path / "two.e3bm")
+    loaded = FewShotClassifier.load(tmp_path / "two.e3bm")
+    assert loaded.extractor.views == 2
+    assert loaded.predict(ASKED) == made.predict(ASKED)
+    assert FewShotClassifier.from_bytes(made.to_bytes(), backbone=model.extractor).extractor.views == 2
+    # A file that says nothing of views, as all older ones, has one.
+    assert VIEWS not in read_model(tmp_path / "one.e3bm", model.to_bytes())[0]
+    assert FewShotClassifier.from_bytes(model.to_bytes(), backbone=made.extractor).extractor.views == 1
+
+
+@pytest.mark.parametrize("views", [0, 3, "two", None])
+def test_a_file_with_other_views_is_refused(file, tmp_path, views):
+    about, tensors = read_tensors(file)
+    changed = tmp_path / "changed.e3bm"
+    rewrite(changed, {**about, VIEWS: views}, tensors)
+    with pytest.raises(CheckpointError, match=r"changed.e3bm cannot be used: Photos have 1 view"):
+        FewShotClassifier.load(changed)
 
 
 @pytest.mark.slow

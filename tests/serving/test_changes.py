@@ -9,6 +9,9 @@ import pytest
 from PIL import Image
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.serving.gate.forms import Upload
+from e3bm.serving.work.models import open_model
+from photo_models import picture, support, unfitted
 
 
 def names(visitor) -> dict[str, list[int]]:
@@ -223,3 +226,12 @@ def test_an_onnx_file_is_given(visitor, glyph_png) -> None:
     assert answer.headers["content-disposition"] == 'attachment; filename="model.onnx"'
     session = runtime.InferenceSession(answer.content, providers=["CPUExecutionProvider"])
     assert session.get_modelmeta().custom_metadata_map["classes"] == '["&", "g"]'
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_an_opened_model_keeps_its_views_beside_a_network_in_use(views) -> None:
+    made = unfitted(views=views).fit(support())
+    in_use = unfitted(views=3 - views).extractor
+    opened = open_model(Upload("model.e3bm", made.to_bytes()), None, in_use).classifier(None, in_use)
+    assert opened.extractor.network is in_use.network
+    assert opened.predict(picture("sky", 9)) == made.predict(picture("sky", 9))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PLUS = " + "
 """Between the preprocessings of networks whose features stand side by side."""
+MOST_VIEWS = 2
 OriginKind = Literal["package", "run", "module", "transformers", "text"]
 
 
@@ -62,6 +63,14 @@ class FeatureExtractor:
     pipeline: PhotoPipeline
     channels: int
     origin: BackboneOrigin
+    views: int = field(default=1, kw_only=True)
+    """1: the photo as it is; 2: the mean of its features and of those of its mirror image."""
+
+    def with_views(self, views: int) -> "FeatureExtractor":
+        """The same network with another number of views of a photo."""
+        if not isinstance(views, int) or isinstance(views, bool) or not 1 <= views <= MOST_VIEWS:
+            raise SettingsError(f"Photos have 1 view, or 2 (with their mirror image); found views {views!r}.")
+        return self if views == self.views else replace(self, views=views)
 
     def with_pipeline(self, pipeline: PhotoPipeline) -> "FeatureExtractor":
         """The same network with another preprocessing."""
@@ -131,13 +140,24 @@ class FeatureExtractor:
         return self.pipeline.photo(photo_pixels(photo, self.channels))
 
     def features_of(self, image: Any) -> Float32[np.ndarray, " D"]:
-        """The features of what ``preprocess`` gives."""
-        network: Any = self.network
-        quick = isinstance(network, PackagedNetwork | SideBySide)
-        row: np.ndarray = network(image) if quick else _run_module(network, image)
+        """The features of what ``preprocess`` gives, averaged over the views."""
+        row = self._features_of_view(image)
+        if self.views == MOST_VIEWS:
+            row = (row + self._features_of_view(_mirrored(image))) / MOST_VIEWS
         if not np.isfinite(row).all():
             raise DataError("the backbone gave features that are not finite")
         return row
+
+    def _features_of_view(self, image: Any) -> Float32[np.ndarray, " D"]:
+        network: Any = self.network
+        quick = isinstance(network, PackagedNetwork | SideBySide)
+        row: np.ndarray = network(image) if quick else _run_module(network, image)
+        return row
+
+
+def _mirrored(image: Any) -> Any:
+    """The mirror image of what one network sees, or each of several."""
+    return tuple(map(_mirrored, image)) if isinstance(image, tuple) else np.ascontiguousarray(image[..., ::-1])
 
 
 def _run_module(network: Any, image: Float32[np.ndarray, "1 C H W"]) -> Float32[np.ndarray, " D"]:

@@ -15,7 +15,7 @@ from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
 from e3bm.fewshot.learning.evaluation import Evaluation
 from e3bm.fewshot.learning.suggest import Suggestion, suggest
-from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, read_model, save_model
+from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, parse_views, read_model, save_model
 from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.prediction import Prediction, Predictions
 from e3bm.fewshot.prior.shipped import prior_digest
@@ -40,16 +40,20 @@ class FewShotClassifier:
         recall: float = 0.95,
         calibrate: bool = True,
         prior: str | Path | None = None,
+        views: int | None = None,
     ) -> None:
         """Without a backbone it is EfficientNet-Lite0.
 
         Others: ``lite2``, ``lite0+lite2`` (both, side by side), a run folder, ``transformers:NAME``, or any module.
 
-        A module of one's own needs its ``pipeline``. The other settings are those of E3BMClassifier.
+        A module of one's own needs its ``pipeline``. With 2 ``views`` the features of a photo are the mean of its own
+        and its mirror image's, in fits and predictions, which takes twice the time; None is 1, or what a
+        FeatureExtractor says. The other settings are those of E3BMClassifier.
         """
         self.options = FitOptions(unit_length=unit_length, recall=recall, calibrated=calibrate)
         self.prior_path = None if prior is None else Path(prior)
-        self.extractor: FeatureExtractor = choose_backbone(backbone, pipeline)
+        chosen = choose_backbone(backbone, pipeline)
+        self.extractor: FeatureExtractor = chosen if views is None else chosen.with_views(views)
         self._fitted: FittedModel | None = None
 
     def fit(
@@ -227,7 +231,8 @@ class FewShotClassifier:
     ) -> "FewShotClassifier":
         about, tensors = read_model(path, content)
         fitted = parse_fit(path, about, tensors)
-        extractor = restore_backbone(path, *parse_origin(path, about), tensors, backbone)
+        restored = restore_backbone(path, *parse_origin(path, about), tensors, backbone)
+        extractor = parse_views(path, about, restored)
         options = fitted.head.options
         model = cls(
             extractor,

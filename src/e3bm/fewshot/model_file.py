@@ -30,6 +30,7 @@ from e3bm.runs.folder.tensor_files import DIGEST, parse_array_file, update_by_ar
 FORMAT, VERSION = "e3bm-model", 1
 ABOUT = "e3bm"
 PICTURES = "pictures"
+VIEWS = "views"
 SUFFIX = ".e3bm"
 WITH_WEIGHTS = ("run",)
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures; a fit gives about 1
@@ -89,6 +90,8 @@ def model_bytes(
         "levels": head.levels.tolist(),
         **{name: getattr(head, name) for name in KEPT_SCALARS},
     }
+    if extractor.views != 1:
+        about[VIEWS] = extractor.views
     tensors = {f"head.{name}": value for name, value in head.ensemble.arrays().items()}
     tensors["misfits"] = head.misfits
     if keep_support and fitted.support is not None:
@@ -160,6 +163,14 @@ def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int
         return origin, channels, pipeline
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be used: something in it is missing or wrong ({error}).") from None
+
+
+def parse_views(path: Path, about: dict[str, Any], extractor: FeatureExtractor) -> FeatureExtractor:
+    """The extractor with the number of views that a file was made with; files that say nothing have 1."""
+    try:
+        return extractor.with_views(about.get(VIEWS, 1))
+    except E3BMError as error:
+        raise CheckpointError(f"{path} cannot be used: {error}") from None
 
 
 def parse_pictures(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[bytes, ...]:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from e3bm.data.pixels.pipeline import CentreCrop, Normalisation, Pipeline, Resize
 from e3bm.errors import CheckpointError, SettingsError, install_command
+from e3bm.fewshot.extractor import MOST_VIEWS
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import LEVELS, FittedHead
 from e3bm.fewshot.fitted_model import FittedModel
@@ -54,8 +55,10 @@ class ExportedModel:
 class ClassifierGraph(nn.Module):
     """Pixels to everything that is said of a photo; the head works in double precision, as in Python."""
 
-    def __init__(self, network: nn.Module, fitted: FittedHead, normalisation: Normalisation) -> None:
+    def __init__(self, network: nn.Module, fitted: FittedHead, normalisation: Normalisation, views: int = 1) -> None:
+        """``views`` is that of a FeatureExtractor."""
         super().__init__()
+        self.views = views
         self.network, self.threshold, head = network, fitted.threshold, EnsembleHead.of(fitted.ensemble)
         double = lambda values: nn.Buffer(torch.as_tensor(values).double())
         mean, std = torch.tensor(normalisation.mean).double(), torch.tensor(normalisation.std).double()
@@ -74,7 +77,10 @@ class ClassifierGraph(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """[N, height, width, channels] of uint8 to OUTPUTS."""
         images = (pixels.float() * self.scale + self.shift).permute(0, 3, 1, 2).contiguous()
-        features: Tensor = self.network(images).flatten(1).double()
+        features: Tensor = self.network(images).flatten(1)
+        if self.views == MOST_VIEWS:
+            features = (features + self.network(images.flip(-1)).flatten(1)) / MOST_VIEWS
+        features = features.double()
         placed = ((unit(features) if self.unit_length else features) - self.centre) * self.factor
         scores = placed @ self.weight.mT + self.bias
         shares = scores.softmax(-1)
@@ -107,7 +113,7 @@ def export_onnx(model: FewShotClassifier, path: str | Path) -> ExportedModel:
     target, fitted, extractor = Path(path), model.fitted, model.extractor
     network, pipeline = extractor.torch_network(), extractor.pipeline
     assert isinstance(pipeline, Pipeline)  # one network has one
-    graph = ClassifierGraph(network, fitted.head, pipeline.normalisation).eval()
+    graph = ClassifierGraph(network, fitted.head, pipeline.normalisation, extractor.views).eval()
     random = np.random.default_rng(0)
     tried = [np.stack([_picture(pipeline, extractor.channels, random) for _ in range(count)]) for count in TRIED]
     with _quiet(), torch.no_grad():

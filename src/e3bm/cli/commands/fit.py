@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -28,6 +28,8 @@ class Options:
     """lite0 (unset; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, a run folder, or transformers:NAME."""
     pipeline: str | None = None
     """Preprocessing of photos, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
+    views: Literal[1, 2] = 1
+    """2: each photo and its mirror image, averaged, in this fit and in predictions of it; takes twice the time."""
     recall: float = 0.95
     """Share of photos of the classes that should not be called unknown."""
     prior: Path | None = None
@@ -51,7 +53,13 @@ def run(words: Sequence[str]) -> int:
 
     check_target(options.out, replace=options.force)
     check_source(options.photos)  # before a network is loaded
-    model = FewShotClassifier(options.backbone, pipeline=options.pipeline, recall=options.recall, prior=options.prior)
+    model = FewShotClassifier(
+        options.backbone,
+        pipeline=options.pipeline,
+        recall=options.recall,
+        prior=options.prior,
+        views=options.views,
+    )
     model.fit(options.photos, skip_unreadable=options.skip_unreadable, progress=progress_here())
     model.save(options.out, keep_support=not options.drop_support)
     if options.json:
@@ -66,6 +74,7 @@ def _as_json(model: "FewShotClassifier", out: Path) -> dict[str, Any]:
         "model": str(out),
         "bytes": out.stat().st_size,
         "backbone": model.extractor.origin.name,
+        "views": model.extractor.views,
         "classes": model.counts,
         "left_out_accuracy": None if model.left_out_accuracy is None else 100 * model.left_out_accuracy,
         "expected_accuracy": None if model.expected_accuracy is None else 100 * model.expected_accuracy,

@@ -39,7 +39,7 @@ class OpenedModel:
         extractor = self.extractor
         if self.in_use is not None:
             known = backbones[self.in_use]
-            same = str(known.pipeline) == str(extractor.pipeline)
+            same = (str(known.pipeline), known.views) == (str(extractor.pipeline), extractor.views)
             extractor = known if same else replace(extractor, network=known.network)
         options = self.fitted.head.options
         made = FewShotClassifier(
