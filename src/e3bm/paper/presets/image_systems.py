@@ -90,7 +90,7 @@ def ctm_presets() -> Iterator[Preset]:
             "data": pretrain.data.model_dump(),
             "episode": {"ways": 5, "shots": shots, "queries": 15},
             "backbone": {"name": "conv4", "adapt": "full"},
-            # Maps of 2x2 have no batch statistics worth the name; the scale was the better of two on validation classes.
+            # Maps of 2x2 have no batch statistics worth the name; the scale is by validation.
             "method": {"name": "ctm", "widths": [16, 16], "scale": 4.0, "batchnorm": "running"},
             "optimiser": {"steps": 300, "tasks": 4, "schedule": "cosine"},
             "validation": {"every": 100, "episodes": 200},
