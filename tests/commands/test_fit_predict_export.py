@@ -135,7 +135,9 @@ def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_
     (tmp_path / "empty").mkdir()
     assert "contains no photos" in sentence(capsys, "predict", model, tmp_path / "empty")
     told = sentence(capsys, "predict", asked / "sky.png", asked / "sky.png")
-    assert told == f"e3bm: {asked / 'sky.png'} is not a model file, or damaged; `e3bm fit` makes one."
+    assert (
+        told == f"e3bm: {asked / 'sky.png'} cannot be used: it is not a model file, or damaged; `e3bm fit` makes one."
+    )
     assert "There is no model file" in sentence(capsys, "predict", tmp_path / "none.e3bm", asked)
     assert "either --json or --csv" in sentence(capsys, "predict", model, asked, "--json", "--csv")
     assert "one by one" in sentence(capsys, "predict", model, asked, "--transductive", "--coverage", "0.9")

@@ -112,7 +112,9 @@ def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any]
     try:
         texts, tensors = parse_array_file(_content(path) if content is None else content)
     except ValueError:
-        raise CheckpointError(f"{path} is not a model file, or damaged; `e3bm fit` makes one.") from None
+        raise CheckpointError(
+            f"{path} cannot be used: it is not a model file, or damaged; `e3bm fit` makes one."
+        ) from None
     try:
         about = parse_json(texts.get(ABOUT, "{}"))
         form, number, digest = about.get("format"), about.get("version"), about.pop(DIGEST, None)
