@@ -98,6 +98,19 @@ def test_names_cannot_steer_a_terminal(monkeypatch, capsys):
         ),
         ("demo --workers two", "--workers takes a whole number, found 'two'."),
         ("demo --workers", "--workers needs a value after it."),
+        ("serve --port abc", "--port takes a whole number, found 'abc'."),
+        ("predict m.e3bm new --coverage abc", "--coverage takes a number, found 'abc'."),
+        ("predict m.e3bm new --coverag 1", "e3bm predict has no option --coverag. Did you mean --coverage FLOAT?"),
+        ("evaluate m.e3bm new other", "e3bm evaluate cannot use other. `e3bm evaluate --help` says what it takes."),
+        (
+            "fit photos --output x.e3bm",
+            "e3bm fit has no option --output. Did you mean --out? For example: e3bm fit photos/ --out birds.e3bm",
+        ),
+        (
+            "fit photos --nothing-like-it",
+            "e3bm fit has no option --nothing-like-it, and something is missing: --out (the model file to write, such "
+            "as birds.e3bm). For example: e3bm fit photos/ --out birds.e3bm",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_of_ours(words, sentence, capsys):

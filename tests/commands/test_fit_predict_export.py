@@ -144,11 +144,28 @@ def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked
 def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert "contains no photos" in sentence(capsys, "predict", model, tmp_path / "empty")
-    assert "is no model of `e3bm fit`" in sentence(capsys, "predict", asked / "sky.png", asked / "sky.png")
+    told = sentence(capsys, "predict", asked / "sky.png", asked / "sky.png")
+    assert (
+        told == f"e3bm: {asked / 'sky.png'} cannot be used: it is not a model file, or damaged; `e3bm fit` makes one."
+    )
     assert "There is no model file" in sentence(capsys, "predict", tmp_path / "none.e3bm", asked)
     assert "either --json or --csv" in sentence(capsys, "predict", model, asked, "--json", "--csv")
     assert "one by one" in sentence(capsys, "predict", model, asked, "--transductive", "--coverage", "0.9")
-    assert "between 0 and 1" in sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "7")
+    told = sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "90")
+    assert "between 0 and 1, found 90; write 0.9 for 90 %." in told
+    (tmp_path / "zero").mkdir()
+    (tmp_path / "zero" / "a.jpg").touch()
+    told = said(capsys, ["predict", model, tmp_path / "zero"], code=2).err
+    assert told.endswith(f"e3bm: {tmp_path / 'zero' / 'a.jpg'} cannot be used: the file is empty.\n")
+
+
+def test_sets_of_one_class_are_said_to_be_so(model, asked, capsys):
+    words = ["predict", model, asked / "grass.png", asked / "sky.png", "--coverage"]
+    rows = json.loads(said(capsys, [*words, "0.5", "--json"]).out)
+    assert [row["prediction_set"] for row in rows] == [["grass"], ["sky"]]
+    assert said(capsys, [*words, "0.5"]).err.endswith("e3bm: sets of 50 %: every photo has one class.\n")
+    assert "one class" not in said(capsys, [*words, "0.5", "--json"]).err
+    assert "one class" not in said(capsys, [*words, "0.99"]).err
 
 
 def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos, asked, tmp_path, capsys, monkeypatch):
@@ -156,7 +173,10 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
         return sentence(capsys, "fit", source, "--out", tmp_path / "m.e3bm", "--backbone", pretrained_run, *words)
 
     assert "There is no folder" in fit(tmp_path / "none")
-    assert "lie in one folder" in fit(photos / "sky")
+    for name in ("none.csv", "none.zip"):
+        assert f"There is no file {tmp_path / name}; expected" in fit(tmp_path / name)
+    told = fit(photos / "sky")
+    assert "lie in one folder; put the photos of each class into a subfolder" in told
     broken = tmp_path / "broken"
     shutil.copytree(photos, broken)
     shutil.copy(asked / "bad.png", broken / "sky" / "bad.png")

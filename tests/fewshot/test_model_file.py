@@ -204,7 +204,7 @@ def rewrite(path, about, tensors):
 @pytest.mark.parametrize(
     ("place", "value", "sentence"),
     [
-        ("format", "else", "no model of `e3bm fit`"),
+        ("format", "else", "is not a model file; `e3bm fit` makes one"),
         ("version", 2, "version 2, this e3bm reads version 1"),
         ("classes", ["a", "b"], "cannot be used"),
         ("classes", ["a", "b", "two\nlines"], "line breaks"),
@@ -306,10 +306,10 @@ def test_what_is_no_model_file_is_refused(file, tmp_path):
     refused(tmp_path, "is a folder; expected a model file")
     for wrong in (b"", b"text", content[:100], content[:-10], content + b"more", b"\xff" * 100, b"\x80" + b"\0" * 400):
         file.write_bytes(wrong)
-        refused(file, "no model of `e3bm fit`, or damaged")
+        refused(file, "is not a model file, or damaged; `e3bm fit` makes one")
     safetensors.torch.save_file({"a": torch.zeros(1)}, file)
-    refused(file, "no model of `e3bm fit`")
-    refused(SHIPPED, "no model of `e3bm fit`")
+    refused(file, "is not a model file; `e3bm fit` makes one")
+    refused(SHIPPED, "is not a model file; `e3bm fit` makes one")
     middle = len(content) // 2
     file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
     refused(file, "damaged: its content is not what was saved")

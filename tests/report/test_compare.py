@@ -76,6 +76,20 @@ def test_what_is_not_there_is_said(runs):
         compare(runs, Question("fc100", 1, against="prototipical"))
 
 
+def test_a_misspelt_data_set_is_named(runs):
+    with pytest.raises(SettingsError, match=r"no data set fc10 among the results; did you mean fc100\?"):
+        compare(runs, Question("fc10", 1))
+    with pytest.raises(SettingsError, match=r"no data set birds among the results; there are .*fc100"):
+        compare(runs, Question("birds", 1))
+
+
+@pytest.mark.parametrize("words", ["compare", "results list", "results check", "results unpack fc100/x"])
+def test_without_kept_results_the_option_is_named(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    assert "There is no folder results here; name the folder of kept results with --results." in capsys.readouterr().err
+
+
 def test_uneven_queries_have_a_table_of_their_own(runs):
     """Made up from kept runs: the same results once more, as if on uneven queries."""
     runs = [run for run in runs if not any(each.uneven for each in run.results)]

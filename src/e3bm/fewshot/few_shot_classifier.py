@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, overload
 
@@ -14,7 +15,7 @@ from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
 from e3bm.fewshot.learning.evaluation import Evaluation
-from e3bm.fewshot.learning.suggest import Suggestion, suggest
+from e3bm.fewshot.learning.suggest import Suggestion, check_count, suggest
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, parse_views, read_model, save_model
 from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.prediction import Prediction, Predictions
@@ -94,9 +95,10 @@ class FewShotClassifier:
         """
         shots = dict(self.fitted.changeable_shots(prior_digest(self.prior_path)))
         if label not in shots and not new_class:
+            near = get_close_matches(label, self.classes, n=1)
             raise DataError(
                 f"There is no class '{label}'; there are {', '.join(self.classes)}. "
-                "For a new one: new_class=True (--new-class)."
+                f"{f'Did you mean {near[0]}? ' if near else ''}For a new class: --new-class (new_class=True in Python)."
             )
         more = read_shots({label: self._listed(photo)}, self.extractor).shots[label]
         return self._refit(moved_shots(shots, label, more))
@@ -110,6 +112,7 @@ class FewShotClassifier:
         progress: Progress | None = None,
     ) -> list[Suggestion]:
         """Which of these photos (or of a folder's) to label next, the most useful first, each with the reason."""
+        check_count(count)
         fitted, some = self.fitted, self._listed(photos)
         read = read_features(some, _paths(some), self.extractor, skip_unreadable=skip_unreadable, progress=progress)
         return suggest(fitted, read.features, _paths(some), read.places, count)

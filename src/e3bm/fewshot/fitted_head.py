@@ -277,7 +277,8 @@ def fit_head(
 def check_coverage(coverage: float) -> None:
     """Refuse a coverage that no prediction set can have."""
     if not 0 < coverage < 1:
-        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage}.")
+        hint = f"; write {coverage / 100:g} for {coverage:g} %" if 1 < coverage < 100 else ""
+        raise SettingsError(f"The coverage of prediction sets lies between 0 and 1, found {coverage:g}{hint}.")
 
 
 def set_threshold(misfits: Float[np.ndarray, " N"], coverage: float) -> float:

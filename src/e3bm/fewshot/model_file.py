@@ -114,15 +114,17 @@ def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any]
     """
     try:
         texts, tensors = parse_array_file(_content(path) if content is None else content)
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be used: it is no model of `e3bm fit`, or damaged ({error}).") from None
+    except ValueError:
+        raise CheckpointError(
+            f"{path} cannot be used: it is not a model file, or damaged; `e3bm fit` makes one."
+        ) from None
     try:
         about = parse_json(texts.get(ABOUT, "{}"))
         form, number, digest = about.get("format"), about.get("version"), about.pop(DIGEST, None)
     except (ValueError, AttributeError):
         form = None
     if form != FORMAT:
-        raise CheckpointError(f"{path} is no model of `e3bm fit`; expected a file that it or save() wrote.")
+        raise CheckpointError(f"{path} is not a model file; `e3bm fit` makes one.")
     if number != VERSION:
         raise CheckpointError(
             f"{path} is a model file of version {number}, this e3bm reads version {VERSION}; "

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
-from e3bm.fewshot.learning.label_files import is_label_file, read_label_file
+from e3bm.fewshot.learning.label_files import check_not_missing, is_label_file, read_label_file
 from e3bm.fewshot.support_set import Shots, check_class_name, numbered_names
 from e3bm.progress import Progress, Silent, stage
 
@@ -40,6 +40,7 @@ def open_photos(source: Source, labels: Sequence[object] | None) -> Iterator[Lab
     if isinstance(source, str | Path):
         if labels is not None:
             raise DataError("Labels go with a list of photos; in a folder the subfolders are the classes.")
+        check_not_missing(Path(source))
         if is_label_file(Path(source)):
             listed = read_label_file(Path(source))
             yield LabelledPhotos({name: list(paths) for name, paths in listed.by_class().items()}, listed.unused)

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from e3bm.errors import SettingsError
 from e3bm.report.result_words import NONE, asked_words, data_words, method_words
@@ -46,7 +47,13 @@ class Question:
 
 def compare(runs: Sequence[Run], question: Question) -> list[Result]:
     """One result a system, best first; each paired with the chosen one on the list of episodes that most have."""
-    fitting = [entry for entry in entries(runs) if _fits(entry.first, question)]
+    tested = entries(runs)
+    fitting = [entry for entry in tested if _fits(entry.first, question)]
+    known = sorted({entry.first.dataset for entry in tested})
+    if known and question.dataset not in known:
+        near = get_close_matches(question.dataset, known, n=1)
+        told = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and --runs adds others."
+        raise SettingsError(f"There is no data set {question.dataset} among the results; {told}")
     if not fitting:
         raise SettingsError(
             f"No run was tested on {question.dataset} {question.split}, {question.ways}-way {question.shots}-shot"

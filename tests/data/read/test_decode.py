@@ -126,12 +126,14 @@ def test_absurd_sizes_are_refused_before_decoding(size):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
 def test_truncated_images_are_refused(kind):
     content = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)), kind)
-    for length in range(0, len(content) * 3 // 4, max(len(content) // 40, 1)):
+    with pytest.raises(DataError, match="the file is empty"):
+        decode(content[:0])
+    for length in range(1, len(content) * 3 // 4, max(len(content) // 40, 1)):
         with pytest.raises(DataError, match=r"damaged|no image"):
             decode(content[:length])
 
 
-NO_IMAGES = [b"", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"<svg/>", b"%PDF-1.4"]
+NO_IMAGES = [b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"<svg/>", b"%PDF-1.4"]
 
 
 @pytest.mark.parametrize("content", NO_IMAGES)

@@ -67,7 +67,9 @@ def test_of_a_strip_only_the_middle_is_used():
     ("photo", "sentence"),
     [
         (b"GIF89a but no more", "damaged|no image"),
-        (b"plain text", "no image that Pillow knows"),
+        (b"", "the file is empty"),
+        (b"plain text", r"no image that Pillow knows \(it begins with 'plain te'\)$"),
+        (b"\x00\x01\xfe junk", "no image that Pillow knows$"),
         (np.zeros((20, 30, 3)), "array of float64; expected uint8"),
         (np.zeros((3, 20, 30), dtype=np.uint8), r"shape \(3, 20, 30\); expected \[height, width, 3\]"),
         (np.zeros((0, 30, 3), dtype=np.uint8), "30 x 0"),
@@ -85,7 +87,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, file):
     for name, sentence in (
         ("", "a folder"),
         ("none.jpg", "no such file"),
-        ("empty.jpg", "it is empty"),
+        ("empty.jpg", "the file is empty"),
         ("cut.png", "damaged"),
     ):
         with pytest.raises(DataError, match=sentence):

@@ -118,6 +118,11 @@ def test_only_strangers_is_a_sentence(model):
         model.evaluate([], [])
 
 
+def test_only_classes_with_photos_are_counted(model):
+    for count, words in ((1, "photos of 1 class right"), (2, "photos of 2 classes right")):
+        assert words in str(model.evaluate({name: pictures(name, 2, 70) for name in CLASSES[:count]}))
+
+
 def test_a_perfect_result_has_a_page_too(model):
     page = model.evaluate({name: pictures(name, 1, 70) for name in CLASSES[:2]}).to_html()
     assert "Every photo got its right name" in page or "was called" in page

@@ -1,6 +1,7 @@
 """Labels from files: CSV and Label Studio's JSON give the fit that folders give, and a sentence where they cannot."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,15 @@ def test_what_cannot_be_used_is_a_sentence(tmp_path, name, text, words):
         read_label_file(tmp_path / name)
     assert words in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
+
+
+def test_the_folder_of_missing_photos_is_named_in_full(tmp_path, monkeypatch):
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "a.csv").write_text("path,label\nnot_there.jpg,crow\n")
+    monkeypatch.chdir(tmp_path / "inside")
+    with pytest.raises(DataError) as caught:
+        read_label_file(Path("../a.csv"))
+    assert str(caught.value).endswith(f"paths start at its folder, {tmp_path.resolve()}.")
 
 
 def test_bytes_that_are_no_text_are_a_sentence(tmp_path):

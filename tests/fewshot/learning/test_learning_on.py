@@ -39,7 +39,9 @@ def test_the_last_photo_of_a_class_takes_it_along():
 
 def test_a_new_class_must_be_meant(model):
     before = model.to_bytes()
-    with pytest.raises(DataError, match=r"no class 'skyy'; there are brick, grass, sky.*new_class=True"):
+    with pytest.raises(
+        DataError, match=r"no class 'skyy'; there are brick, grass, sky\. Did you mean sky\? .*: --new-class \(new"
+    ):
         model.correct(picture("sky", 9), "skyy")
     assert model.to_bytes() == before
     assert "sand" in model.correct(picture("sand", 9), "sand", new_class=True).classes
@@ -110,3 +112,12 @@ def test_the_commands_go_round(pretrained_run, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["classes"]["sand"] == 2
     assert main(["suggest", str(model), str(new)]) == 0
     assert "next: e3bm correct" in capsys.readouterr().out
+    assert main(["suggest", str(model), str(new / "sky"), str(new / "sand" / "0.png"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    (tmp_path / "empty").mkdir()
+    for words, sentence in (
+        ([str(new), "--count", "0"], "(--count) is 1 or more, found 0."),
+        ([str(tmp_path / "empty")], f"The folder {tmp_path / 'empty'} contains no photos."),
+    ):
+        assert main(["suggest", str(model), *words]) == 2
+        assert sentence in capsys.readouterr().err

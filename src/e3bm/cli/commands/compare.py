@@ -70,6 +70,8 @@ def run(words: Sequence[str]) -> int:
     from e3bm.runs.kept.store import KeptResults
 
     kept = KeptResults(options.results)
+    if not options.runs:
+        kept.check_exists()
     known = [run for name in kept.groups if name != STUDIES for run in kept.group(name).runs] if kept.exists else []
     known += [read_run(path) for path in (find_run_folders(options.runs) if options.runs else [])]
     found = [

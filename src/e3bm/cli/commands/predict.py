@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> int:
     if options.coverage is not None:
         check_coverage(options.coverage)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
-    paths = list(_photos(options.paths))
+    paths = list(photo_paths(options.paths))
     if not paths:
         raise DataError("No photo was given; name photos or folders, or list paths on stdin with -.")
     features = _features(model, paths)
@@ -80,6 +80,8 @@ def run(words: Sequence[str]) -> int:
     reason = None if options.coverage is None else model.why_all_classes(options.coverage)
     if reason:
         show(f"e3bm: {reason}", file=sys.stderr)
+    elif write is _write_text and found and all(len(one.prediction_set or ()) == 1 for one in found):
+        show(f"e3bm: sets of {100 * (options.coverage or 0):g} %: every photo has one class.", file=sys.stderr)
     for failure in failures:
         show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:
@@ -87,7 +89,8 @@ def run(words: Sequence[str]) -> int:
     return 2 if failures else 0
 
 
-def _photos(words: Sequence[str]) -> Iterator[str]:
+def photo_paths(words: Sequence[str]) -> Iterator[str]:
+    """Every photo that is named, lies in a folder that is named, or stands on stdin."""
     from e3bm.data.read.photos import photos_in, unused_sentences
 
     for word in words:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from e3bm.cli.console import parse, print_json, show
-from e3bm.errors import CheckpointError, SettingsError
+from e3bm.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ def _list(options: Options) -> int:
     from e3bm.runs.kept.store import KeptResults
 
     kept = KeptResults(options.results)
-    if not kept.exists:
-        raise CheckpointError(f"There are no kept results in {options.results}.")
+    kept.check_exists()
     wanted = tuple(str(name).removeprefix(f"{options.results}/") for name in options.names)
     runs = [run for run in kept.runs() if not wanted or str(run.path.relative_to(options.results)).startswith(wanted)]
     if not runs:
@@ -90,8 +89,7 @@ def _check(options: Options) -> int:
     from e3bm.runs.kept.store import KeptResults
 
     kept = KeptResults(options.results)
-    if not kept.exists:
-        raise CheckpointError(f"There are no kept results in {options.results}.")
+    kept.check_exists()
     faults = kept.damages()  # where there are some, what the files say is of no interest
     runs = [] if faults else kept.runs()
     faults += [fault for run in runs for fault in recomputed(run)]

@@ -16,8 +16,8 @@ class Options:
 
     model: Annotated[Path, tyro.conf.Positional]
     """A file of `e3bm fit`."""
-    photos: Annotated[Path, tyro.conf.Positional]
-    """A folder of photos; subfolders are looked into, and their names mean nothing."""
+    photos: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Photos, folders of photos, or - to read paths from stdin; the names of subfolders mean nothing."""
     count: int = 10
     """How many photos to suggest."""
     backbone: str | None = None
@@ -28,10 +28,15 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "suggest", "Which unlabelled photos to label next, and why.")
+    from e3bm.cli.commands.predict import photo_paths
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.learning.suggest import check_count
+
+    check_count(options.count)
+    photos = list(photo_paths(options.photos))
 
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
-    found = model.suggest(options.photos, options.count, skip_unreadable=True, progress=progress_here())
+    found = model.suggest(photos, options.count, skip_unreadable=True, progress=progress_here())
     if options.json:
         print_json([asdict(one) for one in found])
         return 0

@@ -145,9 +145,11 @@ def _shared_place(tree: FileTree, images: list[str]) -> Place:
     """The deepest folder that holds all images."""
     folders = {tuple(name.split("/")[:-1]) for name in images}
     if len(folders) == 1:
+        inner = "/".join(next(iter(folders)))
+        which = f" ('{inner}')" if inner else ""
         raise DataError(
-            f"All {len(images)} images of {tree.where} lie in one folder ('{'/'.join(next(iter(folders))) or '.'}'); "
-            "expected a subfolder for each class, two or more."
+            f"All {len(images)} images of {tree.where} lie in one folder{which}; "
+            "put the photos of each class into a subfolder of its own, two or more."
         )
     first, last = min(folders), max(folders)
     shared = 0

@@ -16,6 +16,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
 
+from e3bm.data.read.decode import beginning
 from e3bm.data.read.file_tree import (
     LARGEST_FILE_IN_MEMORY,
     MOST_FILES,
@@ -86,7 +87,7 @@ def _open_one(path: Path) -> FileTree:
         return TarTree(path)
     if name.endswith((*ARCHIVE_SUFFIXES, *FOREIGN_SUFFIXES)):
         raise DataError(
-            f"{path} is not an archive that can be read (it begins with {start[:4]!r}); expected a zip or tar file, "
+            f"{path} is not an archive that can be read{beginning(start)}; expected a zip or tar file, "
             "so fetch it again or pack it as one."
         )
     return SingleFile(path)

@@ -188,7 +188,15 @@ def _image_suffixes() -> frozenset[str]:
 def _unknown_format(content: bytes) -> DataError:
     if content[4:8] == b"ftyp" and content[8:12] in HEIF_BRANDS:
         return DataError(HEIF_ADVICE)
-    return DataError(f"it is no image that Pillow knows (it begins with {content[:4]!r})")
+    if not content:
+        return DataError("the file is empty")
+    return DataError(f"it is no image that Pillow knows{beginning(content)}")
+
+
+def beginning(content: bytes) -> str:
+    """The first letters of a file, in brackets, for those who may know it by them; nothing where they are no text."""
+    start = content[:8].decode("latin-1")
+    return f" (it begins with '{start}')" if start.isascii() and start.isprintable() else ""
 
 
 @contextmanager

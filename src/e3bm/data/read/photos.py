@@ -111,10 +111,11 @@ class PhotoFolder:
 @contextmanager
 def photos_by_class(source: Path) -> Iterator[PhotoFolder]:
     """The photos of every class; an archive stays open inside of the block."""
-    if not source.exists():
-        raise DataError(f"There is no folder {source}; {ADVICE}.")
-    from e3bm.data.read.archives import open_tree  # compressors and all: not for those who ask about one photo
+    from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree  # not for those who ask about one photo
 
+    if not source.exists():
+        kind = "file" if source.name.lower().endswith(ARCHIVE_SUFFIXES) else "folder"
+        raise DataError(f"There is no {kind} {source}; {ADVICE}.")
     tree = open_tree(source)
     try:
         yield PhotoFolder(_listed(tree), _unused_files(tree))
@@ -161,7 +162,7 @@ def _content(path: Path) -> bytes:
     if len(content) > LARGEST_IMAGE_FILE:
         raise DataError(f"it has more than the {LARGEST_IMAGE_FILE:,} bytes that a photo may have")
     if not content:
-        raise DataError("it is empty")
+        raise DataError("the file is empty")
     return content
 
 

@@ -226,7 +226,7 @@ class _Machine:
                 raise EOFError("it ends too early")
             action = ACTIONS.get(code)
             if action is None and not done:
-                raise ValueError(f"it begins with {code!r}")
+                raise ValueError(f"it begins with the byte {code[0]}")
             if action is None:
                 raise self.refused(f"the instruction {code!r}")
             action(self)

@@ -62,8 +62,10 @@ def percent(share: Share) -> str:
 def summary(found: Evaluation) -> list[str]:
     """What a terminal shows: the verdict first, then what to look at."""
     right, strange = found.accuracy, found.caught.of
+    judged = [one for one in found.by_class if one.recall.of]
+    classes = "1 class" if len(judged) == 1 else f"{len(judged)} classes"
     lines = [
-        f"accuracy: {percent(right)}, {right.count} of {right.of} photos of {len(found.classes)} classes right",
+        f"accuracy: {percent(right)}, {right.count} of {right.of} photos of {classes} right",
         f"confidence: {100 * (found.mean_confidence or 0):.1f} % on average (ECE {100 * (found.ece or 0):.1f} %)",
         f"unknown: {percent(found.kept)} of the known photos are not called unknown",
     ]
@@ -72,7 +74,6 @@ def summary(found: Evaluation) -> list[str]:
             f"         {percent(found.caught)} of {strange} photos of other classes are called unknown "
             f"({', '.join(found.strangers[:5])}{', ...' if len(found.strangers) > 5 else ''})"
         )
-    judged = [one for one in found.by_class if one.recall.of]
     worst = sorted(judged, key=lambda one: (one.recall.count / one.recall.of, one.name))[:3]
     lines += [
         f"weakest: {one.name}, {one.recall.count} of {one.recall.of} found" for one in worst if _imperfect(one.recall)

@@ -40,6 +40,12 @@ def is_label_file(source: Path) -> bool:
     return source.suffix.lower() in SUFFIXES and source.is_file()
 
 
+def check_not_missing(source: Path) -> None:
+    """Refuse the name of such a file that is not there."""
+    if source.suffix.lower() in SUFFIXES and not source.exists():
+        raise DataError(f"There is no file {source}; expected a table with a path and a label in every line.")
+
+
 def read_label_file(source: Path) -> LabelledPaths:
     """The photos and labels of a file; photos are looked for next to it. DataError says what cannot be used."""
     text = _text(source)
@@ -54,7 +60,7 @@ def read_label_file(source: Path) -> LabelledPaths:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
             f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; "
-            f"paths start at its folder, {source.parent}."
+            f"paths start at its folder, {source.parent.resolve()}."
         )
     return LabelledPaths(
         tuple(place for place, _, _ in found if place is not None), tuple(label for _, _, label in found), unused

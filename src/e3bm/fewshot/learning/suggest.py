@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from e3bm.errors import SettingsError
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.support_set import feature_table
 
@@ -22,6 +23,12 @@ class Suggestion:
     gain: float
     """How much is expected of its label, from 0 to 1; it orders the suggestions."""
     reason: str
+
+
+def check_count(count: int) -> None:
+    """Refuse to suggest nothing."""
+    if count < 1:
+        raise SettingsError(f"The number of photos to suggest (--count) is 1 or more, found {count}.")
 
 
 def suggest(

@@ -100,6 +100,7 @@ def unpack(place: str, root: Path, target: Path, *, relatives: bool = True) -> l
     whose learned values it has.
     """
     results = KeptResults(root)
+    results.check_exists()
     group, _, name = place.partition("/")
     if group not in results.groups:
         raise CheckpointError(f"{root} keeps no group '{group}'; there are {', '.join(results.groups) or 'none'}.")

@@ -216,6 +216,12 @@ class KeptResults:
     def exists(self) -> bool:
         return (self.root / MANIFEST).exists()
 
+    def check_exists(self) -> None:
+        """Refuse a place where nothing is kept."""
+        if not self.exists:
+            where = f"no kept results in {self.root}" if self.root.is_dir() else f"no folder {self.root} here"
+            raise CheckpointError(f"There is {where}; name the folder of kept results with --results.")
+
     @cached_property
     def environments(self) -> dict[str, Record]:
         path = self.root / ENVIRONMENTS
