@@ -51,6 +51,7 @@ const folders = dropPlace({
   label: "Choose a folder whose sub-folders become classes", words: "Sub-folders become classes: drop a folder, or",
   kind: "folders", folder: true, whole: byId("teach"),
   take: (files) => told(byId("class-error"), async () => {
+    if (!now.workspace) await refresh(); // a folder that was quicker than the server's first answer
     byId("class-error").textContent = (await addFolders(files, folders.showWaiting)).join("\n");
   }),
 });
