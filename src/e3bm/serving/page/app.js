@@ -67,6 +67,7 @@ byId("new-class").addEventListener("submit", async (event) => {
   focusClass(made.id);
   say(`The class ${made.name} is there; add its photos.`);
 });
+byId("new-class").querySelector("button").disabled = false; // before, the browser would have sent the form by itself
 
 byId("find-class").addEventListener("input", showFound);
 
