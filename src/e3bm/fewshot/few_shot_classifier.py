@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from jaxtyping import Float, Float32
@@ -235,7 +235,11 @@ class FewShotClassifier:
         about, tensors = read_model(path, content)
         fitted = parse_fit(path, about, tensors)
         restored = restore_backbone(path, *parse_origin(path, about), tensors, backbone)
-        extractor = parse_views(path, about, restored)
+        return cls.of_fit(parse_views(path, about, restored), fitted, prior)
+
+    @classmethod
+    def of_fit(cls, extractor: FeatureExtractor, fitted: FittedModel, prior: str | Path | None) -> Self:
+        """A classifier that has this fit, and the options that the fit was made with."""
         options = fitted.head.options
         model = cls(
             extractor,
@@ -244,7 +248,8 @@ class FewShotClassifier:
             calibrate=options.calibrated,
             prior=prior,
         )
-        return model.with_fit(fitted)
+        model._fitted = fitted
+        return model
 
     def with_fit(self, fitted: FittedModel | None) -> "FewShotClassifier":
         """Another classifier with the same backbone and options, and this fit or none."""

@@ -67,16 +67,7 @@ class TextClassifier(FewShotClassifier):
             raise CheckpointError(f"{path} was made with an encoder that is not known here ({origin.name}).")
         if origin.digest and extractor.digest() != origin.digest:
             raise CheckpointError(f"{path} was made with other weights of {origin.name}; use those, or fit it again.")
-        options = fitted.head.options
-        model = cls(
-            extractor,
-            unit_length=options.unit_length,
-            recall=options.recall,
-            calibrate=options.calibrated,
-            prior=prior,
-        )
-        model._fitted = fitted
-        return model
+        return cls.of_fit(extractor, fitted, prior)
 
     @contextmanager
     def _opened(self, source: Source, labels: Sequence[object] | None) -> Iterator[LabelledPhotos]:

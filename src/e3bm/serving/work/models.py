@@ -41,15 +41,7 @@ class OpenedModel:
             known = backbones[self.in_use]
             same = (str(known.pipeline), known.views) == (str(extractor.pipeline), extractor.views)
             extractor = known if same else replace(extractor, network=known.network)
-        options = self.fitted.head.options
-        made = FewShotClassifier(
-            extractor,
-            unit_length=options.unit_length,
-            recall=options.recall,
-            calibrate=options.calibrated,
-            prior=prior_path,
-        )
-        return made.with_fit(self.fitted)
+        return FewShotClassifier.of_fit(extractor, self.fitted, prior_path)
 
 
 def fit_features(
