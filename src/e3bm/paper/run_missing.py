@@ -44,7 +44,7 @@ class Effort:
     """Time for training; None: as long as it takes."""
     seeds: int = 1
     scale: Scale = "small"
-    """Presets for two cores (FC100 only) or one of their variants, or the paper's own."""
+    """Presets for two cores (FC100, and MAML, MTL and SIB on miniImageNet) or one of their variants, or the paper's own."""
     runs: Path = Path("runs")
     """Where trainings are kept while they are not finished."""
     episodes: int | None = None
@@ -95,10 +95,6 @@ def run_missing(
 def preset_name(row: PaperRow, scale: Scale) -> str:
     """The preset of a printed row."""
     size, _, variant = scale.partition("-")
-    if size == "small" and row.dataset != "fc100":
-        raise SettingsError(
-            f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which takes days."
-        )
     word = row.system.preset
     if variant and word not in VARIANTS[variant]:
         known = " and ".join(name.upper() for name in VARIANTS[variant])
@@ -107,7 +103,13 @@ def preset_name(row: PaperRow, scale: Scale) -> str:
     several = "5x" if row.method.startswith("5x") else ""
     name = f"{size}-{several}{word}{f'-{variant}' if variant else ''}-{place}-{row.shots}shot"
     # Presets of several seeds and of methods without an inner loop have no kinds of hyperprior.
-    return name if name in presets() else f"{name}-{row.kind}"
+    name = name if name in presets() else f"{name}-{row.kind}"
+    if size == "small" and name not in presets():
+        raise SettingsError(
+            f"There is no preset of {row.method} for two cores on {row.dataset}, only on fc100; "
+            "say --scale paper, which takes days, or name other rows with --row."
+        )
+    return name
 
 
 def studied_arms() -> tuple[str, ...]:

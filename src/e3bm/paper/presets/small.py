@@ -1,4 +1,4 @@
-"""What two cores can do: FC100 at its own 32 pixels, half-width ResNet-12 or 4CONV."""
+"""What two cores can do: FC100 at its own 32 pixels, miniImageNet at 42, half-width ResNet-12 or 4CONV."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,12 @@ from e3bm.paper.presets.configurations import (
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
-FC100 = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
+FC100: dict[str, Any] = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
+# At half of its 84 pixels: a pass over the training images takes minutes, not half an hour.
+MINI: dict[str, Any] = {"dataset": "miniimagenet", "image_size": 42, "recipe": "cifar", "normalisation": "mtl"}
+SMALL_DATA = {"FC100 at 32 px": FC100, "miniImageNet at 42 px": MINI}
+RESNET12_EPOCHS = {"fc100": 16, "miniimagenet": 10}
+CONV4_EPOCHS = {"fc100": 30, "miniimagenet": 15}
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
@@ -42,21 +47,21 @@ SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
 
 def small_presets() -> Iterator[Preset]:
     """Every method, number of shots and kind of hyperprior; MTL and SIB share one pre-trained backbone."""
-    pretrain = resnet12_pretrain()
-    for method in ("maml", "mtl", "sib"):
-        for shots in (1, 5):
-            for kind in KINDS:
-                yield _preset(method, shots, kind, FC100, pretrain)
+    for words, data in SMALL_DATA.items():
+        for method in ("maml", "mtl", "sib"):
+            for shots in (1, 5):
+                for kind in KINDS:
+                    yield _preset(method, shots, kind, data, words)
 
 
-def resnet12_pretrain() -> PretrainSettings:
+def resnet12_pretrain(data: dict[str, Any] = FC100) -> PretrainSettings:
     """The half-width ResNet-12 that small rows share."""
     return read_settings(
         PretrainSettings,
         {
-            "data": {**FC100, "augment": True},
+            "data": {**data, "augment": True},
             "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
-            "epochs": 16,
+            "epochs": RESNET12_EPOCHS[data["dataset"]],
             "rate": 0.15,
             "label_smoothing": 0.1,
             "schedule": "one_cycle",
@@ -80,7 +85,7 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
         yield from ablation_arms(preset)
 
 
-def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pretrain: PretrainSettings) -> Preset:
+def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], words: str) -> Preset:
     deep = method != "maml"
     inner = method_settings(method, "e3bm")
     if method == "mtl":
@@ -88,7 +93,7 @@ def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pretrain:
     train = read_settings(
         TrainSettings,
         {
-            "data": data if deep else {"dataset": "fc100", "recipe": "maml", "normalisation": "none"},
+            "data": data if deep else data | {"recipe": "maml", "normalisation": "none"},
             "episode": {"ways": 5, "shots": shots, "queries": 15 if deep else 5},  # MAML pays for every query M times
             "backbone": {"name": "resnet12", "width": 0.5}
             if deep
@@ -99,10 +104,10 @@ def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], pretrain:
             "validation": SMALL_VALIDATIONS[method],
         },
     )
-    name = f"small-{method}-fc100-{shots}shot-{kind}"
-    about = f"{train.title} ({kind}) on FC100 at 32 px, {shots}-shot, for two cores"
+    name = f"small-{method}-{data['dataset']}-{shots}shot-{kind}"
+    about = f"{train.title} ({kind}) on {words}, {shots}-shot, for two cores"
     test = TestSettings(episodes=3000, queries=15)
-    return Preset(name, about, train, pretrain if deep else None, test)
+    return Preset(name, about, train, resnet12_pretrain(data) if deep else None, test)
 
 
 def _scaled(preset: Preset) -> Preset:
@@ -115,7 +120,8 @@ def _scaled(preset: Preset) -> Preset:
 def _whitened(preset: Preset) -> Preset:
     train = preset.train.but(backbone__whitened=True)
     pretrain = preset.pretrain and preset.pretrain.but(backbone__whitened=True)
-    name = preset.name.replace("-fc100-", "-whitened-fc100-")
+    dataset = preset.train.data.dataset
+    name = preset.name.replace(f"-{dataset}-", f"-whitened-{dataset}-")
     about = f"{preset.about}, features centred and partially whitened"
     return replace(preset, name=name, about=about, train=train, pretrain=pretrain)
 
@@ -133,17 +139,18 @@ def _pretrained_maml(preset: Preset) -> Preset:
     tuned = PRETRAINED_MAML_RATES[5 if preset.train.episode.shots == 5 else 1]
     train = preset.train.but(method__rate=tuned, **PRETRAINED_MAML)
     name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
-    return replace(preset, name=name, about=about, train=train, pretrain=conv4_pretrain())
+    data = next(data for data in SMALL_DATA.values() if data["dataset"] == preset.train.data.dataset)
+    return replace(preset, name=name, about=about, train=train, pretrain=conv4_pretrain(data))
 
 
-def conv4_pretrain() -> PretrainSettings:
+def conv4_pretrain(data: dict[str, Any] = FC100) -> PretrainSettings:
     """The 4CONV that small presets with a pre-trained one share."""
     return read_settings(
         PretrainSettings,
         {
-            "data": {"dataset": "fc100", "recipe": "cifar", "normalisation": "none", "augment": True},
+            "data": {**data, "normalisation": "none", "augment": True},
             "backbone": {"name": "conv4", "adapt": "full"},
-            "epochs": 30,
+            "epochs": CONV4_EPOCHS[data["dataset"]],
             "label_smoothing": 0.1,
             "validation": {"every": 1, "episodes": 500},
         },
