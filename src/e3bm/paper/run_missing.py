@@ -44,7 +44,7 @@ class Effort:
     """Time for training; None: as long as it takes."""
     seeds: int = 1
     scale: Scale = "small"
-    """Presets for two cores (FC100, and MAML, MTL and SIB on miniImageNet) or one of their variants, or the paper's own."""
+    """Presets for two cores or one of their variants (on miniImageNet of MAML, MTL and SIB), or the paper's own."""
     runs: Path = Path("runs")
     """Where trainings are kept while they are not finished."""
     episodes: int | None = None

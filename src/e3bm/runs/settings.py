@@ -215,6 +215,12 @@ class TrainSettings(Settings):
     tasks: Literal["all", "cross-fitted"] = "all"
     """Classes of training episodes: all training classes, or for each task only classes that its backbone was not
     pre-trained on (`e3bm pretrain --folds K`), just as test classes are new to it."""
+    related: float = Field(default=0.0, ge=0, le=1)
+    """Share of cross-fitted training episodes whose classes are all of one family (FC100: a super-class), which are
+    harder to tell apart."""
+    query_shares: int | None = Field(default=None, ge=1)
+    """Uneven queries in training: in every episode classes have shares of all its queries that are drawn from
+    Dirichlet(this). Unset: every class has the same number."""
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[MethodSettings] = Field(default_factory=lambda: _method_of({}))
     """Which method, and its own options."""
@@ -252,6 +258,8 @@ class TrainSettings(Settings):
             if found not in possible:
                 reason = needs.reasons.get(setting, f"{title} does not work with {setting} '{found}'")
                 raise ValueError(f"{reason}; set {setting} to {' or '.join(possible)}")
+        if self.related and self.tasks != "cross-fitted":
+            raise ValueError("related classes are for cross-fitted tasks; set tasks to cross-fitted or related to 0")
         if self.backbone.adapt == "frozen" and self.backbone.batchnorm != "running":
             raise ValueError("a frozen backbone has running statistics; set backbone.batchnorm to running")
         if self.backbone.adapt == "frozen" and self.data.augment:

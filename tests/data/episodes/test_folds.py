@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from e3bm.core.episode import EpisodeSpec
-from e3bm.data.episodes.folds import FoldSampler, SomeTrainingClasses, class_folds
+from e3bm.data.episodes.folds import FoldSampler, SomeTrainingClasses, class_families, class_folds
 from e3bm.data.source import class_list
 from e3bm.errors import SettingsError
 
@@ -90,3 +90,21 @@ def test_class_numbers_are_those_of_the_training_set():
     episodes = sampler.batch(range(10))
     places = sampler.split_classes(episodes).tolist()
     assert [[(1, 2, 3, 5, 6, 8)[place] for place in row] for row in places] == [list(each.classes) for each in episodes]
+
+
+def test_related_episodes_are_of_one_family_and_the_others_stay_as_they_are():
+    images, _ = fc100()
+    folds = class_folds(images, 3)
+    plain = FoldSampler(images, folds, EpisodeSpec(5, 1, 1), 0, "training").batch(range(400))
+    mixed = FoldSampler(images, folds, EpisodeSpec(5, 1, 1), 0, "training", related=0.25).batch(range(400))
+    families = [set(family) for family in class_families(images).values()]
+    related = [set(episode.classes) in families for episode in mixed]
+    assert abs(sum(related) / 400 - 0.25) < 0.09  # four standard deviations
+    assert all(one == other for one, other, new in zip(plain, mixed, related, strict=True) if not new)
+    assert len({frozenset(each.classes) for each, new in zip(mixed, related, strict=True) if new}) == 12
+
+
+def test_related_episodes_need_families_of_enough_classes():
+    images = image_set("abcdef", range(6))
+    with pytest.raises(SettingsError, match=r"No family of training classes of .* has 3 classes"):
+        FoldSampler(images, ((0, 1, 2), (3, 4, 5)), EpisodeSpec(3, 1, 1), 0, "training", related=0.5)

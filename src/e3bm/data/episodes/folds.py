@@ -17,12 +17,7 @@ from e3bm.errors import SettingsError
 
 def class_folds(images: ImageSet, count: int) -> tuple[tuple[int, ...], ...]:
     """The training classes in ``count`` parts of about one size; families (FC100: super-classes) stay together."""
-    classes = images.splits["train"]
-    family_of = _families(images)
-    families: dict[str, list[int]] = {}
-    for number in classes:
-        name = images.class_names[number]
-        families.setdefault(family_of.get(name, name), []).append(number)
+    classes, families = images.splits["train"], class_families(images)
     if not 2 <= count <= len(families):
         raise SettingsError(
             f"The training classes of '{images.name}' can be divided into 2 to {len(families)} parts, found {count}."
@@ -33,10 +28,15 @@ def class_folds(images: ImageSet, count: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(part, key=classes.index)) for part in parts)
 
 
-def _families(images: ImageSet) -> Mapping[str, str]:
-    """Which family each class name belongs to, as far as the data set is known to have any."""
-    sources, name = registered_sources(), registered_name(images.name.partition("+")[0])
-    return sources[name]().known_classes().family_of if name in sources else {}
+def class_families(images: ImageSet) -> dict[str, list[int]]:
+    """The training classes of every family, as far as the data set is known to have any; others are alone."""
+    sources, known = registered_sources(), registered_name(images.name.partition("+")[0])
+    family_of: Mapping[str, str] = sources[known]().known_classes().family_of if known in sources else {}
+    families: dict[str, list[int]] = {}
+    for number in images.splits["train"]:
+        name = images.class_names[number]
+        families.setdefault(family_of.get(name, name), []).append(number)
+    return families
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,26 +79,53 @@ class SomeTrainingClasses:
 
 
 class FoldSampler(EpisodeSampler):
-    """Training episodes whose classes all come from one part; a part is drawn in proportion to its classes."""
+    """Training episodes whose classes all come from one part; a part is drawn in proportion to its classes.
 
-    def __init__(self, images: ImageSet, folds: Sequence[Sequence[int]], spec: EpisodeSpec, seed: int, stream: str):
-        positions = [{number: images.indices_of(number) for number in fold} for fold in folds]
+    A share of the episodes, ``related``, is of one family instead: the classes that are hardest to tell apart.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        folds: Sequence[Sequence[int]],
+        spec: EpisodeSpec,
+        seed: int,
+        stream: str,
+        *,
+        related: float = 0.0,
+    ) -> None:
         names = images.class_names
-        self.folds = [
-            EpisodeSampler(part, spec, seed, class_names=names, stream=f"{stream}/fold {place}")
-            for place, part in enumerate(positions, 1)
-        ]
-        members = {number: place for part in positions for number, place in part.items()}
-        in_order = {number: members[number] for number in images.splits["train"] if number in members}
+
+        def samplers(groups: Sequence[Sequence[int]], word: str) -> list[EpisodeSampler]:
+            positions = [{number: images.indices_of(number) for number in group} for group in groups]
+            return [
+                EpisodeSampler(part, spec, seed, class_names=names, stream=f"{stream}/{word} {place}")
+                for place, part in enumerate(positions, 1)
+            ]
+
+        members = {number for fold in folds for number in fold}
+        in_order = {number: images.indices_of(number) for number in images.splits["train"] if number in members}
         super().__init__(in_order, spec, seed, class_names=names, stream=stream)
+        families = [family for family in class_families(images).values() if members.issuperset(family)]
+        families = [family for family in families if len(family) >= spec.ways] if related else []
+        if related and not families:
+            raise SettingsError(
+                f"No family of training classes of '{images.name}' is known that has {spec.ways} classes for a task of "
+                "related classes; set related to 0."
+            )
+        self.folds, self.families, self.related = samplers(folds, "fold"), samplers(families, "family"), related
         self._last_of_fold = np.cumsum([len(fold) for fold in folds])
 
     def batch(self, numbers: Sequence[int]) -> list[EpisodeIndex]:
         """The episodes with these numbers; those of one part are drawn together."""
         words = random_words(self.seed, f"{self.stream}/which fold", numbers, 1)[:, 0]
         chosen = np.searchsorted(self._last_of_fold, integers_below(words, int(self._last_of_fold[-1])), side="right")
+        if self.related:
+            words = random_words(self.seed, f"{self.stream}/which family", numbers, 2)
+            family = len(self.folds) + integers_below(words[:, 0], len(self.families)).astype(np.int64)
+            chosen = np.where(integers_below(words[:, 1], 1000) < round(1000 * self.related), family, chosen)
         found: dict[int, EpisodeIndex] = {}
-        for place, fold in enumerate(self.folds):
+        for place, group in enumerate([*self.folds, *self.families]):
             mine = [number for number, of in zip(numbers, chosen, strict=True) if of == place]
-            found.update(zip(mine, fold.batch(mine), strict=True))
+            found.update(zip(mine, group.batch(mine), strict=True))
         return [found[number] for number in numbers]

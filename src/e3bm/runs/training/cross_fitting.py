@@ -106,9 +106,10 @@ class CrossFitted:
     def of(cls, settings: TrainSettings, data: OpenData) -> "CrossFitted":
         folds, episode = find_folds(settings, data), settings.episode
         backbones = [build_backbone(settings.backbone.but(pretrained=fold.folder), *data.input_shape) for fold in folds]
-        spec = EpisodeSpec(episode.ways, episode.shots, episode.queries)
-        unseen = [fold.unseen for fold in folds]
-        return cls(folds, backbones, FoldSampler(data.images, unseen, spec, settings.seed, "training/cross-fitted"))
+        spec = EpisodeSpec(episode.ways, episode.shots, episode.queries, settings.query_shares)
+        unseen, stream = [fold.unseen for fold in folds], "training/cross-fitted"
+        sampler = FoldSampler(data.images, unseen, spec, settings.seed, stream, related=settings.related)
+        return cls(folds, backbones, sampler)
 
     def inputs(self, settings: TrainSettings) -> dict[str, str]:
         """Digests of the folds' weights, as a run notes what it reads."""
