@@ -77,6 +77,22 @@ def test_features_are_those_of_the_fold_that_left_the_class_out(small_data, fold
     assert homes == {"1-of-2", "2-of-2"}
 
 
+def test_training_episodes_with_uneven_queries(small_data, folded):
+    even, uneven = (
+        CrossFitted.of(run, open_data(run.data)).sampler.batch(range(20))
+        for run in (wanted(small_data, folded), wanted(small_data, folded).but(query_shares=2))
+    )
+    counts = [[episode.query_labels.count(label) for label in range(3)] for episode in uneven]
+    assert len({tuple(row) for row in counts}) > 1
+    assert [sum(row) for row in counts] == [len(episode.query_labels) for episode in even]
+    assert [episode.support for episode in uneven] == [episode.support for episode in even]
+
+
+def test_related_classes_are_for_cross_fitted_tasks(small_data, folded):
+    with pytest.raises(SettingsError, match="related classes are for cross-fitted tasks"):
+        wanted(small_data, folded).but(tasks="all", related=0.5)
+
+
 def test_no_backbone_was_trained_on_the_classes_of_its_tasks(small_data, tmp_path, monkeypatch):
     """As a spy saw the folds being trained, not as they say of themselves."""
     seen = []
