@@ -1,4 +1,4 @@
-"""python -m benchmarks.serving_soak [--requests 10000 --at-once 32 --out results/serving/soak.txt]
+"""python -m benchmarks.serving_soak [--requests 10000 --at-once 32 --out soak.txt]
 
 Many requests at once against a server of its own on loopback: no error, and memory that stays. The backbone is as small
 as can be, so that the server itself is what is measured.

@@ -47,7 +47,7 @@ def main(out: Path) -> None:
 def _table(name: str, old: str) -> str:
     makers: dict[str, Callable[[], str]] = {
         "fc100": _short_table,
-        "fc100 rows": _long_table,
+        **{f"{dataset} rows": partial(_long_table, dataset) for dataset in ("fc100", "miniimagenet")},
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
         "cross-domain": lambda: _cross_table(whitened=False),
         "cross-domain whitened": lambda: _cross_table(whitened=True),
@@ -108,8 +108,8 @@ def _yardstick(shots: int) -> Result:
     return next(found for found in _compared(shots, uneven=False) if found.paired_with is None)
 
 
-def _rows(target: str) -> list[Row]:
-    return reproduce(Request(target, dataset="fc100", results=RESULTS))  # type: ignore[arg-type]
+def _rows(target: str, dataset: str = "fc100") -> list[Row]:
+    return reproduce(Request(target, dataset=dataset, results=RESULTS))  # type: ignore[arg-type]
 
 
 def _short_table() -> str:
@@ -169,7 +169,7 @@ def _short_cells(key: tuple[Any, ...], found: dict[int, Row]) -> tuple[Cell, ...
     return (*cells, Cell(f"{seeds} seed{'s' * (seeds > 1)}, {first.budget}"))
 
 
-def _long_table() -> str:
+def _long_table(dataset: str) -> str:
     columns = (
         "Method",
         "Paper's backbone",
@@ -184,7 +184,7 @@ def _long_table() -> str:
         "Run",
     )
     places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12, 13)
-    rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target) if row.ours]
+    rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target, dataset) if row.ours]
     distinct = {(row.ours and row.ours.runs, row.shots, row.backbone): row for row in reversed(rows)}
     cells = [cells_of(row) for row in reversed(distinct.values())]
     return Table(columns, tuple(tuple(each[place] for place in places) for each in cells)).markdown()
