@@ -111,6 +111,7 @@ class EgnnSettings(InnerLoopSettings):
     """EGNN: a graph of support and queries, whose layers are the epochs."""
 
     title = "EGNN"
+    named_by = ("graph",)
 
     name: Literal["egnn"] = "egnn"
     epochs: int = Field(default=3, ge=1, le=1000)
