@@ -92,7 +92,7 @@ def _measured_table(method: str) -> str:
     """What the table of all methods has of one method, one and five shots."""
     rows = []
     for shots in SHOTS:
-        named = [found for found in _compared(shots, uneven=False) if _method_of(found) == method]
+        named = [found for found in _compared(shots, uneven=False) if _methods()[found.system] == method]
         if named:
             table = comparison_table([*named, _yardstick(shots)])
             kept = [place for place, column in enumerate(table.columns) if column not in ("Parameters", "Run")]
@@ -104,10 +104,11 @@ def _measured_table(method: str) -> str:
     return Table(columns, tuple(rows), "", (note,)).markdown()
 
 
-def _method_of(result: Result) -> str:
-    """The name of the method in settings; features alone are tested by the nearest class mean."""
-    run = next(run for run in tabled_runs(RESULTS) if run.name in result.run.split(", "))
-    return run.trained.method.name if run.trained else NearestMean.settings.model_fields["name"].default
+@cache
+def _methods() -> dict[str, str]:
+    """The method's name of every system; features alone are tested by the nearest class mean."""
+    alone = NearestMean.settings.model_fields["name"].default
+    return {run.system: run.trained.method.name if run.trained else alone for run in tabled_runs(RESULTS)}
 
 
 def _yardstick(shots: int) -> Result:
