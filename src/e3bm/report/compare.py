@@ -33,6 +33,10 @@ KINDS_OF_SETTINGS = (
     "backbone.adapt", "backbone.pretrained", "backbone.batchnorm", "tasks", "method.", "hyperprior.", "episode.",
     "data.rotations", "data.augment", "optimiser.",
 )  # fmt: skip
+POOLED = (
+    "Several seeds: answers are averaged over seeds episode by episode, and intervals are over episodes, for these"
+    " seeds; std is the standard deviation of the accuracy between seeds."
+)
 WHOLE = ("none", ALONE, "alpha generated, v generated")
 
 
@@ -167,6 +171,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
     notes = [
         (STAR, any(result.excludes_zero for result in results)),
         (DAGGER, any(result.transductive_batchnorm for result in results)),
+        (POOLED, any(result.seeds for result in results)),
         (TIMES, True),
     ]
     shown = tuple(note for note, needed in notes if needed)
@@ -192,6 +197,6 @@ def _cells(result: Result) -> tuple[Cell, ...]:
         Cell(f"{result.parameters:,}", number=True),
         Cell(duration(result.train_seconds) if result.train_seconds else NONE, number=True),
         Cell(f"{1000 * result.seconds / models / result.episodes:.1f}", number=True),
-        Cell(str(models), number=True),
+        Cell(str(models) + ("" if result.seed_std is None else f" (std {result.seed_std:.2f})"), number=True),
         Cell(re.sub(r"-s\d+$", "", result.run.split(", ")[0])),
     )
