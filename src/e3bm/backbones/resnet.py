@@ -101,8 +101,8 @@ class ResNet(Backbone):
         """The last feature map; without ``last_pooling`` ResNet-12 gives it before its last max-pooling."""
         *others, last = self.stages()
         maps = self.through(others, images)
-        maps = last(maps) if last_pooling or not isinstance(last, PooledBlock) else last(maps, pooling=False)
-        return maps
+        found: Tensor = last(maps) if last_pooling or not isinstance(last, PooledBlock) else last(maps, pooling=False)
+        return found
 
 
 @BACKBONES.register("resnet12")

@@ -51,8 +51,6 @@ class Parts:
 class ChangesLastStages(Protocol):
     """A method that takes images and changes only the last stages of its network from task to task."""
 
-    encoder: TaskEncoder
-
     def unconditioned_stages(self) -> int:
         """How many stages see every image alike in any task; 0 where none does."""
         ...

@@ -185,7 +185,9 @@ def take_what_is_kept(settings: TrainSettings, learner: Learner, image_size: int
     count = method.unconditioned_stages() if isinstance(method, ChangesLastStages) else 0
     if not count:
         return None
-    earlier = EarlierStages.of(fold_batchnorm(method.encoder.whole), count, image_size)
+    encoder = learner.get_submodule("method.encoder")
+    assert isinstance(encoder, TaskEncoder)
+    earlier = EarlierStages.of(fold_batchnorm(encoder.whole), count, image_size)
     if earlier.feature_size > LONGEST_ROW:
         return None
     learner.set_submodule("method.encoder", StagedEncoder(earlier))
