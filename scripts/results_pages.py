@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from e3bm.errors import SettingsError
-from e3bm.methods import METHODS
+from e3bm.methods import NearestMean
 from e3bm.paper.printed import cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
 from e3bm.paper.side_by_side import Row
@@ -59,7 +59,7 @@ def _table(name: str, old: str) -> str:
     if name in makers:
         return makers[name]()
     if name.startswith("measured "):
-        return _measured_table(METHODS[name.removeprefix("measured ")].settings.title)
+        return _measured_table(name.removeprefix("measured "))
     if name.startswith("study "):
         place, _, elsewhere = name.removeprefix("study ").partition(" ")
         kept = entries(KeptResults(RESULTS).runs(f"study/{place}"))
@@ -88,11 +88,11 @@ def _systems_table(shots: int, *, uneven: bool) -> str:
     return Table(tuple(table.columns[place] for place in kept), rows, table.caption, table.notes).markdown()
 
 
-def _measured_table(title: str) -> str:
+def _measured_table(method: str) -> str:
     """What the table of all methods has of one method, one and five shots."""
     rows = []
     for shots in SHOTS:
-        named = [found for found in _compared(shots, uneven=False) if found.method.removesuffix("+E3BM") == title]
+        named = [found for found in _compared(shots, uneven=False) if _methods()[found.system] == method]
         if named:
             table = comparison_table([*named, _yardstick(shots)])
             kept = [place for place, column in enumerate(table.columns) if column not in ("Parameters", "Run")]
@@ -102,6 +102,13 @@ def _measured_table(title: str) -> str:
     columns = ("Shots", *(table.columns[place] for place in kept))
     note = "Differences are to the nearest class mean on whitened features; *: the 95 % interval excludes zero."
     return Table(columns, tuple(rows), "", (note,)).markdown()
+
+
+@cache
+def _methods() -> dict[str, str]:
+    """The method's name of every system; features alone are tested by the nearest class mean."""
+    alone = NearestMean.settings.model_fields["name"].default
+    return {run.system: run.trained.method.name if run.trained else alone for run in tabled_runs(RESULTS)}
 
 
 def _yardstick(shots: int) -> Result:

@@ -80,6 +80,8 @@ class MethodSettings(Settings):
 
     title: ClassVar[str] = "a method"
     """What tables call it."""
+    named_by: ClassVar[tuple[str, ...]] = ()
+    """Options that make another system of it, so that tables name them too."""
     needs: ClassVar[Needs] = Needs()
     transductive: ClassVar[bool] = False
     """Whether a prediction uses the other queries."""
@@ -101,8 +103,9 @@ class MethodSettings(Settings):
 
     @property
     def label(self) -> str:
-        """What tables call it with these options: its title, unless an option is part of the name."""
-        return self.title
+        """What tables call it with these options: its title, and the options that make another system of it."""
+        options = ", ".join(str(getattr(self, name)) for name in self.named_by)
+        return f"{self.title} ({options})" if options else self.title
 
     @property
     def tied_to_features(self) -> str | None:

@@ -8,6 +8,7 @@ import pytest
 from e3bm.cli.main import main
 from e3bm.interruption import Interrupted
 from e3bm.progress import Silent
+from e3bm.runs import assembly
 from e3bm.runs.training.train import run_train
 from small_runs import assert_same_run, flags, settings, words
 
@@ -57,6 +58,21 @@ def test_ctm_takes_maps_of_any_backbone_that_gives_them(small_data, tmp_path, ca
 @pytest.mark.parametrize("system", ["tadam", "robust"])
 def test_bfloat16_around_the_backbone(small_data, tmp_path, system):
     run_train(settings(small_data, system, machine__precision="bfloat16", **FEW), tmp_path / "run")
+
+
+def test_tadam_is_tested_on_what_is_kept_of_images(small_data, tmp_path, capsys, monkeypatch):
+    """The same answers as with images in every episode, up to rounding in single precision."""
+    few = {"backbone__name": "resnet12", "backbone__pretrained": None, "method__conditioned": 3, **FEW}
+    run_train(settings(small_data, "tadam", **few), tmp_path / "run")
+    rows = []
+    for longest in (assembly.LONGEST_ROW, 0):
+        monkeypatch.setattr(assembly, "LONGEST_ROW", longest)
+        assert main(["test", str(tmp_path / "run"), "--episodes", "6", "--json"]) == 0
+        told = capsys.readouterr()
+        assert ("features of" in told.err) == bool(longest)
+        rows += json.loads(told.out)
+    assert rows[0]["nll"] == pytest.approx(rows[1]["nll"], rel=1e-4)
+    assert rows[0]["parameters"] == rows[1]["parameters"]
 
 
 class SignalAt(Silent):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from e3bm.backbones import BACKBONES, build, pop_statistics, wrap
+from e3bm.backbones import BACKBONES, build, encode, fold_batchnorm, pop_statistics, wrap
 from e3bm.backbones.encode import TaskEncoder
+from e3bm.backbones.stages import EarlierStages, StagedEncoder
 from e3bm.backbones.tadam_resnet import TadamResNet
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
@@ -24,7 +25,10 @@ def _seed():
 
 
 def model(batchnorm="running", *, switched_on=True, **options):
-    tadam = Tadam(TaskEncoder(TadamResNet([2, 2, 3, 4], channels=1), batchnorm), **options).double()
+    return varied(Tadam(TaskEncoder(TadamResNet([2, 2, 3, 4], channels=1), batchnorm), **options).double(), switched_on)
+
+
+def varied(tadam, switched_on=True):
     for layer in tadam.modules():
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.uniform_(layer.weight, 0.5, 1.5)
@@ -36,9 +40,9 @@ def model(batchnorm="running", *, switched_on=True, **options):
     return tadam
 
 
-def tasks(count=2, mask=None):
-    support = torch.randn(count, WAYS * SHOTS, 1, SIDE, SIDE, dtype=torch.float64)
-    query = torch.randn(count, QUERIES, 1, SIDE, SIDE, dtype=torch.float64)
+def tasks(count=2, mask=None, side=SIDE):
+    support = torch.randn(count, WAYS * SHOTS, 1, side, side, dtype=torch.float64)
+    query = torch.randn(count, QUERIES, 1, side, side, dtype=torch.float64)
     labels = torch.arange(WAYS).repeat_interleave(SHOTS).expand(count, -1).contiguous()
     return TaskBatch(support, labels, query, torch.randint(WAYS, (count, QUERIES)), WAYS, mask)
 
@@ -89,6 +93,38 @@ def test_tasks_do_not_know_of_one_another(batchnorm):
     tadam, batch = model(batchnorm), tasks(3)
     alone = [tadam.scores(batch.tasks(task, task + 1)) for task in range(3)]
     close(tadam.scores(batch), torch.cat(alone))
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "stages"), [("resnet12_tadam", 4, 2), ("resnet12", 2, 4), ("resnet12", 12, 1)]
+)
+@pytest.mark.parametrize("padded", [False, True])
+def test_kept_stages_give_the_same_scores_as_images(name, last, stages, padded):
+    """What is kept of an image, once, by the folded network, against two passes of every image task by task."""
+    mask = torch.ones(3, WAYS * SHOTS, dtype=torch.bool)
+    mask[1, 3] = not padded
+    backbone = build(name, width=0.1, channels=1, image_size=32)
+    tadam = varied(Tadam(TaskEncoder(backbone, "running"), conditioned=last).double())
+    batch = tasks(3, mask, side=32)
+    alone = []
+    for task in range(3):
+        films = tadam.embedding(class_means(tadam.encoder(batch.support), batch)[task : task + 1].mean(1))
+        values = dict(tadam._film_values(films, 0))
+        part = batch.tasks(task, task + 1)
+        passed = [torch.func.functional_call(tadam.encoder, values, (x,)) for x in (part.support, part.query)]
+        alone.append(tadam.scale * -tadam.distances(passed[1], class_means(passed[0], part)))
+    expected = torch.cat(alone)
+    close(tadam.scores(batch), expected)
+    assert tadam.unconditioned_stages() == stages
+    earlier = EarlierStages.of(fold_batchnorm(backbone), stages, 32)
+    rows = [encode(earlier, images, "running") for images in (batch.support, batch.query)]
+    tadam.encoder = StagedEncoder(earlier)
+    close(tadam.scores(replace(batch, support=rows[0], query=rows[1])), expected)
+
+
+def class_means(features, batch):
+    one_hot = nn.functional.one_hot(batch.support_labels, WAYS).mT * batch.mask.unsqueeze(1)
+    return one_hot.double() @ features / one_hot.sum(-1, keepdim=True)
 
 
 def test_the_order_of_support_does_not_matter_and_classes_permute_with_their_scores():

@@ -9,8 +9,12 @@ import torch
 
 from e3bm.cli.main import main
 from e3bm.errors import SettingsError
-from e3bm.report.compare import COLUMNS, Question, compare, comparison_table
+from e3bm.paper.presets import find_preset, presets
+from e3bm.report.compare import COLUMNS, Question, compare, comparison_table, told_apart
+from e3bm.report.result_words import method_words
 from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.settings import TrainSettings
+from e3bm.runs.system import system_of
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
@@ -63,6 +67,43 @@ def test_the_table_says_what_it_compares(found):
     assert "differences to nearest class mean, resnet12 x0.5 whitened" in text
     assert "SIB+E3BM (fc transductive)" in text
     assert len(table.rows) == len(found)
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_no_two_rows_have_the_same_name(runs, shots):
+    found = compare(runs, Question("fc100", shots, ablations=True))
+    names = [(method_words(result), result.backbone) for result in found]
+    assert len(set(names)) == len(names)
+
+
+def test_different_presets_have_different_names():
+    """Each as tables would call it beside all others of the same data and number of shots."""
+    found: dict[tuple, dict[str, TrainSettings]] = {}
+    for preset in presets().values():
+        train = preset.train
+        place = train.data.dataset, train.episode.ways, preset.test.shots or train.episode.shots, preset.members
+        found.setdefault(place, {})[system_of(train)] = train
+    for same in found.values():
+        kinds = [
+            f"{train.hyperprior.generator} {train.hyperprior.setting}" * train.hyperprior.generated
+            for train in same.values()
+        ]
+        names = [
+            f"{train.title} {kind} {train.backbone.title}" for train, kind in zip(same.values(), kinds, strict=True)
+        ]
+        words = told_apart(list(same.values()), names)
+        assert len(set(zip(names, words, strict=True))) == len(names)
+        assert all(words[place] == "" for place, name in enumerate(names) if names.count(name) == 1)
+
+
+def test_a_learner_and_a_graph_are_part_of_the_name():
+    titles = {
+        find_preset(f"small-{word}").train.title
+        for word in ("meta_opt_net-fc100-1shot", "meta_opt_net-ridge-fc100-1shot")
+    }
+    assert titles == {"MetaOptNet (svm)", "MetaOptNet (ridge)"}
+    for word, title in (("egnn", "EGNN (transductive)"), ("egnn-inductive", "EGNN (inductive)")):
+        assert find_preset(f"small-{word}-fc100-5shot-plain").train.title == title
 
 
 def test_ablations_only_when_asked_for(runs):

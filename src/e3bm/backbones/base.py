@@ -2,6 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Protocol
 
 from jaxtyping import Float
@@ -46,6 +47,21 @@ class Backbone(nn.Module, ABC):
             f"{type(self).__name__} gives features without positions, and this method needs feature maps; choose one "
             "of the backbones conv4, resnet12, resnet18, resnet25 or wrn28_10, not whitened."
         )
+
+    def stages(self) -> list[nn.Module]:
+        """Modules that an image passes one after the other up to the last map; none where it cannot be divided so."""
+        return []
+
+    def through(self, stages: Sequence[nn.Module], maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C2 H2 W2"]:
+        """Images, or the maps of the stage before, through some stages in a row."""
+        maps = channels_last(maps)
+        for stage in stages:
+            maps = stage(maps)
+        return maps
+
+    def pooled(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        """Features of a last map: the mean over its positions."""
+        return maps.mean((2, 3))
 
     def conv_norm_pairs(self) -> list[tuple[str, str]]:
         """The names of each convolution and of the BatchNorm that alone reads its output: what can be folded."""

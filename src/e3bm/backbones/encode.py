@@ -12,6 +12,8 @@ from e3bm.backbones.normalisation import batchnorm_mode
 from e3bm.errors import DataError, SettingsError
 
 EncodeMode = Literal["batch", "running"]
+Network = Callable[[Tensor], Tensor]
+"""A pass of images, or of maps, through a backbone's own layers."""
 
 
 def encode(
@@ -22,7 +24,7 @@ def encode(
     update: bool = False,
     mask: Bool[Tensor, "T N"] | None = None,
     chunk_size: int = 64,
-    network: Callable[[Tensor], Tensor] | None = None,
+    network: Network | None = None,
 ) -> Float[Tensor, "T N *D"]:
     """The features of one part (support or query) of every task, or what another pass of the backbone gives.
 
@@ -86,14 +88,29 @@ class TaskEncoder(nn.Module):
         self.backbone, self.batchnorm, self.autocast = backbone, batchnorm, autocast
         self.feature_size = backbone.feature_size
 
-    def forward(
-        self, examples: Float[Tensor, "T N *shape"], mask: Bool[Tensor, "T N"] | None = None
-    ) -> Float[Tensor, "T N *D"]:
+    @property
+    def mode(self) -> EncodeMode:
+        """Whose statistics normalise now: each task's own, or the running ones."""
         own = self.batchnorm == "batch" or (self.batchnorm == "batch_then_running" and self.training)
-        update = own and self.training and self.batchnorm == "batch_then_running"
-        mode: Literal["batch", "running"] = "batch" if own else "running"
+        return "batch" if own else "running"
+
+    @property
+    def whole(self) -> Backbone:
+        """The backbone, under whose names its layers are found."""
+        return self.backbone
+
+    def forward(
+        self,
+        examples: Float[Tensor, "T N *shape"],
+        mask: Bool[Tensor, "T N"] | None = None,
+        *,
+        network: Network | None = None,
+    ) -> Float[Tensor, "T N *D"]:
+        """Features, or what another pass gives: ``network`` in place of the encoder's own."""
+        mode = self.mode
+        update = mode == "batch" and self.training and self.batchnorm == "batch_then_running"
         with torch.autocast(examples.device.type, self.autocast, enabled=self.autocast is not None):
-            features = encode(self.backbone, examples, mode, update=update, mask=mask, network=self.network)
+            features = encode(self.backbone, examples, mode, update=update, mask=mask, network=network or self.network)
         return features.to(examples.dtype)
 
     def network(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N *D"]:

@@ -11,7 +11,6 @@ from e3bm.backbones.layers import (
     ConvNorm,
     DropBlock,
     activate,
-    channels_last,
     check_rate,
     initialise_residual,
     scaled,
@@ -83,23 +82,27 @@ class ResNet(Backbone):
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         maps = self.maps(images)
-        if self.feature_positions == 1:
-            return maps.mean((2, 3))
-        if maps[0, 0].numel() != self.feature_positions:
+        if maps[0, 0].numel() != self.feature_positions > 1:
             raise DataError(
                 f"This ResNet-12 keeps the {self.feature_positions} positions of its last map; images of "
                 f"{images.shape[2]} x {images.shape[3]} pixels give {maps[0, 0].numel()}. Build it with their size."
             )
-        return maps.flatten(1)
+        return self.pooled(maps)
+
+    def pooled(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        """The mean over positions, or all of them side by side."""
+        return maps.mean((2, 3)) if self.feature_positions == 1 else maps.flatten(1)
+
+    def stages(self) -> list[nn.Module]:
+        """The stem and the blocks."""
+        return [self.stem, *self.blocks]
 
     def maps(self, images: Float[Tensor, "N C H W"], *, last_pooling: bool = True) -> Float[Tensor, "N C2 H2 W2"]:
         """The last feature map; without ``last_pooling`` ResNet-12 gives it before its last max-pooling."""
-        maps: Tensor = self.stem(channels_last(images))
-        *others, last = self.blocks
-        for block in others:
-            maps = block(maps)
-        maps = last(maps) if last_pooling or not isinstance(last, PooledBlock) else last(maps, pooling=False)
-        return maps
+        *others, last = self.stages()
+        maps = self.through(others, images)
+        found: Tensor = last(maps) if last_pooling or not isinstance(last, PooledBlock) else last(maps, pooling=False)
+        return found
 
 
 @BACKBONES.register("resnet12")

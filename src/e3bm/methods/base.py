@@ -47,6 +47,15 @@ class Parts:
     map_shape: tuple[int, int, int] | None = None  # channels, height, width, for methods that take maps
 
 
+@runtime_checkable
+class ChangesLastStages(Protocol):
+    """A method that takes images and changes only the last stages of its network from task to task."""
+
+    def unconditioned_stages(self) -> int:
+        """How many stages see every image alike in any task; 0 where none does."""
+        ...
+
+
 # Classes with an attribute `settings`, their settings class, and a class method `from_settings(settings, parts)`.
 METHODS: Registry[type[Any]] = Registry("methods")
 

@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from e3bm.backbones.layers import activate
 from e3bm.core.adapt import AdaptationTrace, Trace
 from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
@@ -50,8 +51,7 @@ class ChannelNet(nn.Module):
     def forward(self, values: Float[Tensor, "T G N I"], counts: Float[Tensor, "T G N"]) -> Float[Tensor, "T G N O"]:
         graphs, rows = values.shape[1:3]
         for number, layer in enumerate(self.layers, 1):
-            values = layer(values.flatten(1, 2), counts.flatten(1)).unflatten(1, (graphs, rows))
-            values = functional.leaky_relu(values, SLOPE)
+            values = activate(layer(values.flatten(1, 2), counts.flatten(1)), SLOPE).unflatten(1, (graphs, rows))
             if self.training and self.dropout and (self.drop_all or number == len(self.layers)):
                 whole = functional.dropout(values.new_ones(*values.shape[:2], 1, values.shape[-1]), self.dropout)
                 values = values * whole
@@ -111,6 +111,7 @@ class EgnnSettings(InnerLoopSettings):
     """EGNN: a graph of support and queries, whose layers are the epochs."""
 
     title = "EGNN"
+    named_by = ("graph",)
 
     name: Literal["egnn"] = "egnn"
     epochs: int = Field(default=3, ge=1, le=1000)

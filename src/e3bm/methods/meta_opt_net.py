@@ -23,6 +23,7 @@ class MetaOptNetSettings(MethodSettings):
     """MetaOptNet: an SVM or a ridge regression, solved on each support set."""
 
     title = "MetaOptNet"
+    named_by = ("learner",)
     any_features = True
 
     name: Literal["meta_opt_net"] = "meta_opt_net"

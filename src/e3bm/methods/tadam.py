@@ -8,6 +8,7 @@ training classes, with a share that falls (co-training).
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -49,7 +50,7 @@ class TadamSettings(MethodSettings):
         takes="images",
         backbone=("full",),
         class_numbers=True,
-        reasons={"backbone.adapt": "TADAM conditions the network anew for every task, so features cannot be kept"},
+        reasons={"backbone.adapt": "TADAM conditions the network anew for every task"},
     )
 
     name: Literal["tadam"] = "tadam"
@@ -171,15 +172,55 @@ class Tadam(DirectMethod):
         return TadamTrace(self.scale * -self.distances(query, labelled.class_means(support)), first)
 
     def conditioned(
-        self, images: Float[Tensor, "T N C H W"], films: Mapping[str, Film], mask: Bool[Tensor, "T N"] | None = None
+        self, images: Float[Tensor, "T N *shape"], films: Mapping[str, Film], mask: Bool[Tensor, "T N"] | None = None
     ) -> Float[Tensor, "T N D"]:
-        """Features of the conditioned network, task by task: FiLM is a BatchNorm of other weight and bias."""
-        features = []
+        """Features of the conditioned network; with running statistics all tasks pass together."""
+        if self.encoder.mode == "running":
+            return self._together(images, films, mask)
+        features = []  # task by task: FiLM is a BatchNorm of other weight and bias
         for task in range(len(images)):
             part = slice(task, task + 1)
             values = dict(self._film_values(films, task))
             features.append(functional_call(self.encoder, values, (images[part], None if mask is None else mask[part])))
         return torch.cat(features)
+
+    def unconditioned_stages(self) -> int:
+        """How many stages come before the first conditioned layer: they see an image alike in any task."""
+        inside = [set(stage.modules()) for stage in self.encoder.whole.stages()]
+        layers = {self.encoder.whole.get_submodule(name) for name in self.embedding.layers}
+        return next((number for number, modules in enumerate(inside) if modules & layers), 0)
+
+    def _together(
+        self, examples: Float[Tensor, "T N *shape"], films: Mapping[str, Film], mask: Bool[Tensor, "T N"] | None
+    ) -> Float[Tensor, "T N D"]:
+        """One pass of all tasks: what follows a conditioned BatchNorm is multiplied and shifted image by image."""
+        tasks = torch.arange(len(examples), device=examples.device).unsqueeze(1).expand(examples.shape[:2])
+        owners = tasks.flatten() if mask is None else tasks[mask]
+        done = 0
+
+        def network(images: Tensor) -> Tensor:
+            nonlocal done
+            own = owners[done : done + len(images)]
+            done += len(images)
+            with self._switched_on({name: Film(film.gamma[own], film.beta[own]) for name, film in films.items()}):
+                return self.encoder.network(images)
+
+        found: Tensor = self.encoder(examples, mask, network=network)
+        return found
+
+    @contextmanager
+    def _switched_on(self, films: Mapping[str, Film]) -> Iterator[None]:
+        """Layers of the network give (1 + gamma) h + beta for every image of the pass instead of h."""
+        hooks = []
+        for name, film in films.items():
+            factor, shift = (value[:, :, None, None] for value in (1 + film.gamma, film.beta))
+            put = lambda layer, inputs, output, factor=factor, shift=shift: torch.addcmul(shift, output, factor)
+            hooks.append(self.encoder.whole.get_submodule(name).register_forward_hook(put))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def distances(self, query: Float[Tensor, "T Q D"], means: Float[Tensor, "T W D"]) -> Float[Tensor, "T Q W"]:
         """Lengths of the differences, not squared; the cosine metric squares them between vectors of length one."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from e3bm.errors import SettingsError
 from e3bm.report.result_words import NONE, asked_words, data_words, method_words
@@ -15,6 +16,7 @@ from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.run import Run, duration
 from e3bm.runs.kept.entries import Entry, entries
 from e3bm.runs.result import ALONE, Result
+from e3bm.runs.settings import TrainSettings
 
 COLUMNS = (
     "Method", "Backbone", "Accuracy %", "Difference %", "NLL", "ECE %", "Setting", "Parameters", "Training",
@@ -25,6 +27,15 @@ TIMES = (
     "Training: the steps of all seeds, without validations and without the pre-training of backbones; times were"
     " measured once, on machines that did other work"
     " too. Run: its name without the seed."
+)
+# What can make another system of the same method on the same backbone; a seed, a machine or a folder cannot.
+KINDS_OF_SETTINGS = (
+    "backbone.adapt", "backbone.pretrained", "backbone.batchnorm", "tasks", "method.", "hyperprior.", "episode.",
+    "data.rotations", "data.augment", "optimiser.",
+)  # fmt: skip
+POOLED = (
+    "Several seeds: answers are averaged over seeds episode by episode, and intervals are over episodes, for these"
+    " seeds; std is the standard deviation of the accuracy between seeds."
 )
 WHOLE = ("none", ALONE, "alpha generated, v generated")
 
@@ -66,7 +77,58 @@ def compare(runs: Sequence[Run], question: Question) -> list[Result]:
         key=lambda entry: -_together(entry).accuracy,
     )
     partner = _partner(same, question.against)
-    return [_together(entry) if entry is partner else _paired(entry, partner) for entry in same]
+    found = [_together(entry) if entry is partner else _paired(entry, partner) for entry in same]
+    words = told_apart([entry.runs[0].trained for entry in same], [_name(result) for result in found])
+    return [result.but(apart=apart) for result, apart in zip(found, words, strict=True)]
+
+
+def told_apart(trained: Sequence[TrainSettings | None], names: Sequence[str]) -> list[str]:
+    """For systems that are called the same: the fewest settings by which they differ, in words; else nothing."""
+    words = [""] * len(names)
+    for name in {name for name in names if names.count(name) > 1}:
+        alike = [place for place, other in enumerate(names) if other == name]
+        for place, own in zip(alike, _differences([_settings(trained[place]) for place in alike]), strict=True):
+            words[place] = own
+    return words
+
+
+def _name(result: Result) -> str:
+    return f"{method_words(result)}, {result.backbone}"
+
+
+def _settings(trained: TrainSettings | None) -> dict[str, str]:
+    """Settings that tell systems apart, by their dotted names, those that a reader knows best first."""
+    found: dict[str, str] = {}
+
+    def walk(group: str, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            path = f"{group}{name}"
+            if isinstance(value, dict):
+                walk(f"{path}.", value)
+            elif path == "backbone.pretrained":
+                found[path] = "from scratch" if value is None else "pre-trained"
+            elif path.startswith(KINDS_OF_SETTINGS):
+                word = name.replace("_", " ")
+                found[path] = ("" if value else "not ") + word if isinstance(value, bool) else f"{word} {value}"
+
+    walk("", trained.model_dump(mode="json") if trained else {})
+    rank = lambda path: next(place for place, kind in enumerate(KINDS_OF_SETTINGS) if path.startswith(kind))
+    return {path: found[path] for path in sorted(found, key=rank)}
+
+
+def _differences(settings: Sequence[dict[str, str]]) -> list[str]:
+    """One text each, all different where the settings are: always the setting next that tells most of them apart."""
+    words: list[tuple[str, ...]] = [() for _ in settings]
+    paths = list(dict.fromkeys(path for own in settings for path in own))
+    while len(set(words)) < len(words) and paths:
+        longer = {
+            path: [(*text, own.get(path, "")) for text, own in zip(words, settings, strict=True)] for path in paths
+        }
+        best = max(paths, key=lambda path: len(set(longer[path])))
+        if len(set(longer[best])) == len(set(words)):
+            break
+        words = longer[best]
+    return [", ".join(filter(None, text)) for text in words]
 
 
 def _together(entry: Entry) -> Result:
@@ -102,14 +164,14 @@ def comparison_table(results: Sequence[Result]) -> Table:
     """The results as a table; what all share is said once, above."""
     first = results[0]
     partner = next(result for result in results if result.paired_with is None)
-    named = f"{method_words(partner)}, {partner.backbone}"
     several = len({result.trained_on for result in results}) > 1
     data = f"{first.dataset} {first.split}" if several else data_words(first)
     caption = f"{data}, {asked_words(first)}, {first.episodes} episodes (hash {first.episodes_hash[:12]}); "
-    caption += f"differences to {named}"
+    caption += f"differences to {_name(partner)}"
     notes = [
         (STAR, any(result.excludes_zero for result in results)),
         (DAGGER, any(result.transductive_batchnorm for result in results)),
+        (POOLED, any(result.seeds for result in results)),
         (TIMES, True),
     ]
     shown = tuple(note for note, needed in notes if needed)
@@ -135,6 +197,6 @@ def _cells(result: Result) -> tuple[Cell, ...]:
         Cell(f"{result.parameters:,}", number=True),
         Cell(duration(result.train_seconds) if result.train_seconds else NONE, number=True),
         Cell(f"{1000 * result.seconds / models / result.episodes:.1f}", number=True),
-        Cell(str(models), number=True),
+        Cell(str(models) + ("" if result.seed_std is None else f" (std {result.seed_std:.2f})"), number=True),
         Cell(re.sub(r"-s\d+$", "", result.run.split(", ")[0])),
     )

@@ -84,9 +84,9 @@ class Drawing:
 
 def draw(name: str, caption: str, paint: Callable[[Axes], Sequence[Line2D]], height: float = HEIGHT) -> Drawing:
     """Paint one pair of axes and keep it as SVG and PNG; what ``paint`` returns goes to the legend below."""
-    with style.context(["default", {**STYLE, "svg.hashsalt": name}]):  # whatever the user's own defaults are
-        figure = Figure(figsize=(WIDTH, height), dpi=200, layout="constrained")
-        FigureCanvasAgg(figure)
+
+    def compose(figure: Figure) -> None:
+        figure.set_layout_engine("constrained")
         axes = figure.add_subplot()
         handles = list(paint(axes))
         if handles:
@@ -96,6 +96,16 @@ def draw(name: str, caption: str, paint: Callable[[Axes], Sequence[Line2D]], hei
             figure.legend(
                 handles=handles, loc="outside lower center", ncols=columns, handlelength=2.2, columnspacing=1.2
             )
+
+    return draw_figure(name, caption, compose, width=WIDTH, height=height)
+
+
+def draw_figure(name: str, caption: str, compose: Callable[[Figure], None], *, width: float, height: float) -> Drawing:
+    """A figure of that many inches, composed of any number of axes, as SVG and PNG."""
+    with style.context(["default", {**STYLE, "svg.hashsalt": name}]):  # whatever the user's own defaults are
+        figure = Figure(figsize=(width, height), dpi=200)
+        FigureCanvasAgg(figure)
+        compose(figure)
         svg, png = io.BytesIO(), io.BytesIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(svg, format="svg", metadata=nothing)

@@ -32,8 +32,9 @@ def task_words(ways: Any, shots: Any) -> str:
 
 
 def method_words(result: Result) -> str:
-    """The method, with its hyperprior where it has one."""
-    return result.method + ("" if result.hyperprior == "none" else f" ({result.hyperprior})")
+    """The method, with its hyperprior where it has one, and what tells it from others that are called the same."""
+    hyperprior = "" if result.hyperprior == "none" else f" ({result.hyperprior})"
+    return result.method + hyperprior + (f", {result.apart}" if result.apart else "")
 
 
 def asked_words(result: Result) -> str:

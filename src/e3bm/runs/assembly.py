@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from e3bm.backbones import Backbone, WhitenedBackbone, build, scale_and_shift
+from e3bm.backbones import Backbone, WhitenedBackbone, build, fold_batchnorm, scale_and_shift
 from e3bm.backbones.encode import MapEncoder, TaskEncoder
 from e3bm.backbones.normalisation import batchnorm_mode
+from e3bm.backbones.stages import EarlierStages, StagedEncoder
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
 from e3bm.core.familiarity import Familiarity
 from e3bm.core.hyperprior import FcGenerator, Generator, Hyperprior, LstmGenerator
@@ -27,6 +28,7 @@ from e3bm.core.schedules import (
 )
 from e3bm.errors import E3BMError, SettingsError
 from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts, ReadyFeatures, ReadyMaps
+from e3bm.methods.base import ChangesLastStages
 from e3bm.runs.folder.checkpoint import Which, misfit
 from e3bm.runs.folder.relatives import backbone_weights, has_weights
 from e3bm.runs.folder.run import finite, read_run
@@ -35,6 +37,8 @@ from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, PretrainSet
 from e3bm.settings import InnerLoopSettings
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+
+LONGEST_ROW = 16_384  # numbers that are kept of an image: 0.8 GB for the 12,000 images of a split
 
 
 def build_backbone(settings: BackboneSettings, channels: int, image_size: int) -> Backbone:
@@ -161,6 +165,33 @@ def ready_encoder(settings: TrainSettings, backbone: Backbone, image_size: int) 
         image = next(backbone.parameters()).new_zeros(1, backbone.channels, image_size, image_size)
         channels, height, width = backbone.maps(image, last_pooling=needs.last_pooling).shape[1:]
     return ReadyMaps((channels, height, width))
+
+
+def take_what_is_kept(settings: TrainSettings, learner: Learner, image_size: int) -> Backbone | None:
+    """Let a learner, for tests only, take what an image gives once and for all instead of the image.
+
+    The result is the network that gives it: with running statistics an image has the same features in every episode.
+    None where it has not.
+    """
+    if settings.backbone.adapt == "frozen" or settings.backbone.batchnorm not in ("running", "batch_then_running"):
+        return None
+    method = learner.get_submodule("method")
+    if settings.method.needs.takes != "images":
+        backbone = learner.get_submodule("method.encoder.backbone")
+        assert isinstance(backbone, Backbone)
+        backbone = backbone.to(DTYPES[settings.machine.precision])
+        learner.set_submodule("method.encoder", ready_encoder(settings, backbone, image_size))
+        return backbone
+    count = method.unconditioned_stages() if isinstance(method, ChangesLastStages) else 0
+    if not count:
+        return None
+    encoder = learner.get_submodule("method.encoder")
+    assert isinstance(encoder, TaskEncoder)
+    earlier = EarlierStages.of(fold_batchnorm(encoder.whole), count, image_size)
+    if earlier.feature_size > LONGEST_ROW:
+        return None
+    learner.set_submodule("method.encoder", StagedEncoder(earlier))
+    return earlier
 
 
 def build_hyperprior(method: InnerLoopSettings, settings: HyperpriorSettings, parts: Parts) -> Hyperprior:

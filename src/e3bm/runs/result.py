@@ -125,6 +125,8 @@ class Result(BaseModel):
     """The same for runs that differ in their seed only; worked out from the run's settings, not part of the record."""
     baseline: str = Field(default="", exclude=True, repr=False)
     """The system that this one is compared with; its own where it is a method alone."""
+    apart: str = Field(default="", exclude=True, repr=False)
+    """What tells it from others of the same name in one table: the settings that differ, in words."""
 
     @model_validator(mode="before")
     @classmethod

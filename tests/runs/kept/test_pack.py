@@ -132,6 +132,29 @@ def test_seeds_and_differences_come_out_as_in_the_test_itself(results, rows):
         assert getattr(together, name) == pytest.approx(getattr(expected, name), abs=1e-9)
 
 
+def test_seeds_that_are_added_later_are_pooled_in_tables(runs, rows, tmp_path, capsys):
+    """Compactly, in a group of another name, a seed at a time: one row a system, the mean of its seeds."""
+    kept = ["--results", str(tmp_path / "results"), "--group", "fc100"]
+    for seed in range(2):
+        chosen = [str(run) for run in runs if run.name.endswith(f"-s{seed}") or (seed == 0 and run.name == "backbone")]
+        assert main(["results", "add", *chosen, "--compact", *kept]) == 0
+        capsys.readouterr()
+        shape = [f"--{name}={getattr(rows[0], name)}" for name in ("dataset", "ways", "shots")]
+        assert main(["compare", *shape, *kept[:2], "--json"]) == 0
+        found = {row["method"]: row for row in json.loads(capsys.readouterr().out)}
+        assert len(found) == 3
+        for name in ("MTL", "MTL+E3BM"):
+            members = [row for row in rows if row.method == name and not row.seeds][: seed + 1]
+            assert found[name]["accuracy"] == pytest.approx(sum(row.accuracy for row in members) / len(members))
+            assert found[name]["seeds"] == ([0, 1] if seed else None)
+    (pooled,) = [row for row in rows if row.seeds and row.method == "MTL+E3BM"]
+    assert (found["MTL+E3BM"]["ci"], found["MTL+E3BM"]["seed_std"]) == pytest.approx((pooled.ci, pooled.seed_std))
+    assert main(["compare", *shape, *kept[:2]]) == 0
+    text = capsys.readouterr().out
+    assert f"2 (std {pooled.seed_std:.2f})" in text
+    assert "averaged over seeds episode by episode" in text
+
+
 def test_kept_weights_answer_again_from_anywhere(results, rows, tmp_path, monkeypatch):
     shutil.copytree(results, tmp_path / "elsewhere" / "results")
     monkeypatch.chdir(tmp_path / "elsewhere")

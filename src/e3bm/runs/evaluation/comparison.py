@@ -172,7 +172,7 @@ RULES: dict[str, Rule] = {
         (
             "format", "setting", "hyperprior", "schedules", "batchnorm", "transductive_batchnorm", "order", "epochs",
             "backbone", "trained_on", "parameters", "dataset", "split", "episodes", "episodes_hash", "episodes_seed",
-            "data_digest", "ways", "shots", "queries", "query_shares", "seen_classes", "system", "baseline",
+            "data_digest", "ways", "shots", "queries", "query_shares", "seen_classes", "system", "baseline", "apart",
         ),
         _same,
     ),

@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from e3bm.backbones import Backbone
 from e3bm.core.learner import DirectLearner, Learner
 from e3bm.data.episodes.sampler import EpisodeSampler, episodes_hash
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.methods import NearestMean, ReadyFeatures
 from e3bm.progress import Progress, Silent, stage
-from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, ready_encoder
+from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, load_backbone, take_what_is_kept
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.calibration import fitted_factor
 from e3bm.runs.evaluation.comparison import Measured, pair, seeds_together
@@ -166,19 +165,12 @@ def _meta_trained(
     questions = _open_questions(run, trained_on, train.data, train.episode, settings, engine)
     dtype = DTYPES[train.machine.precision]
     hyperprior, batchnorm, learned = train.hyperprior, train.backbone.batchnorm, _size(learner)
-    alone = train.backbone.adapt != "frozen" and train.method.needs.takes != "images"  # the encoder sees one image
-    fixed = alone and batchnorm in ("running", "batch_then_running")
-    if fixed:
-        # With running statistics an image has the same features in every episode, so they are computed once.
-        encoder = learner.get_submodule("method.encoder.backbone")
-        assert isinstance(encoder, Backbone)
-        backbone = encoder.to(DTYPES[train.machine.precision])
-        learner.set_submodule("method.encoder", ready_encoder(train, backbone, size))
+    kept = backbone if train.backbone.adapt == "frozen" else take_what_is_kept(train, learner, size)
 
     def tasks(data: OpenData, sampler: EpisodeSampler) -> TaskSource:
-        if fixed or train.backbone.adapt == "frozen":
-            return feature_tasks(data, sampler, backbone, progress, dtype, engine, needs=train.method.needs)
-        return image_tasks(data, sampler, augment=False, dtype=dtype)
+        if kept is None:
+            return image_tasks(data, sampler, augment=False, dtype=dtype)
+        return feature_tasks(data, sampler, kept, progress, dtype, engine, needs=train.method.needs)
 
     sees_queries = train.method.transductive or (hyperprior.generated and hyperprior.setting == "transductive")
     inner = train.inner

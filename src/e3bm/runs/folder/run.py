@@ -224,7 +224,7 @@ def assemble(
         input_shape=tried(lambda: _shape(path, shape), None) if shape else None,
         **parts,
     )
-    labelled = {"system": run.system, "baseline": run.baseline}
+    labelled = {"system": run.system, "baseline": run.baseline} | ({"method": run.title} if run.trained else {})
     found = []
     for row in rows:
         result = tried(lambda row=row: read_result(upgraded_result(row), str(path / "results.json")), None)  # type: ignore[misc]
