@@ -50,7 +50,7 @@ def sentence(capsys, *words):
     """The one line on stderr of a command that the user got wrong."""
     output = said(capsys, words, code=2)
     assert output.out == ""
-    lines = [line for line in output.err.splitlines() if not line.startswith("features")]
+    lines = [line for line in output.err.splitlines() if not line.startswith(("features", "loading"))]
     assert len(lines) == 1, output.err
     assert lines[0].startswith("e3bm: ")
     return lines[0]
@@ -201,7 +201,11 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
 def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     target = tmp_path / "model.onnx"
-    found = json.loads(said(capsys, ["export", model, "--onnx", target, "--json"]).out)
+    target.write_bytes(b"of last week")
+    output = said(capsys, ["export", model, "--onnx", target, "--force", "--json"])
+    stages = ("loading model.e3bm and torch", "making the ONNX graph", "comparing onnxruntime with Python")
+    assert [line.partition(":")[0] for line in output.err.splitlines()] == [each for each in stages for _ in "be"]
+    found = json.loads(output.out)
     assert found["input_shape"] == ["batch", 16, 16, 3]
     assert found["difference"] < 1e-5
     assert found["classes"] == list(CLASSES)
@@ -219,6 +223,11 @@ def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):
     assert "is left alone" in sentence(capsys, "export", model, "--onnx", letter)
     assert letter.read_text() == "Dear reader"
     assert "is left alone" in sentence(capsys, "export", model, "--onnx", tmp_path)
+    kept = tmp_path / "kept.onnx"
+    kept.write_bytes(b"the work of last week")
+    told = sentence(capsys, "export", model, "--onnx", kept)
+    assert told == f"e3bm: {kept} exists already; give another name with --onnx, or --force to replace it."
+    assert kept.read_bytes() == b"the work of last week"
 
 
 def test_export_says_what_to_install(model, tmp_path, capsys, monkeypatch):
