@@ -1,6 +1,7 @@
 """The console script: a reader that goes away, and an interruption."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from e3bm.cli.console import parse, show
 from e3bm.cli.main import COMMANDS, CONTINUING, main
 from e3bm.cli.plain_help import plain_value
 from e3bm.errors import CheckpointError
+from photo_models import CLASSES, write_folder
 
 
 @pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["--version"]])
@@ -149,6 +151,34 @@ def test_help_is_in_words_that_a_person_reads(command, capsys):
 )
 def test_values_of_options_in_words(spelling, plain):
     assert plain_value(spelling) == plain
+
+
+METHOD_SETTINGS = ("train", "ablate")
+"""Commands whose help shows the settings of a method, which are in the method's file and torch with it."""
+WITHOUT_TORCH = """
+import sys
+from e3bm.cli.main import COMMANDS, main
+folder, *shown = sys.argv[1:]
+for words in (["datasets", "--folder", folder], ["doctor", folder + "/photos"],
+              ["prepare", "mine", "--source", folder + "/photos", "--folder", folder + "/prepared"]):
+    assert main(words) == 0, words
+    assert "torch" not in sys.modules, words
+for name in shown:
+    try:
+        main([name, "--help"])
+    except SystemExit as stop:
+        assert not stop.code
+    assert "torch" not in sys.modules, name
+"""
+
+
+def test_torch_is_not_imported_where_nothing_is_computed(tmp_path):
+    for name in CLASSES:  # twice, since three classes cannot be divided into train, val and test
+        shutil.copytree(write_folder(tmp_path / "photos", 2, (name,)) / name, tmp_path / "photos" / f"{name} again")
+    words = [name for name in COMMANDS if name not in METHOD_SETTINGS]
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_positional_arguments_have_names_and_options_still_take_none(capsys):
