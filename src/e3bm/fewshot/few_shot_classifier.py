@@ -189,7 +189,7 @@ class FewShotClassifier:
                 self.extractor,
                 photos,
                 skip_unreadable=skip_unreadable,
-                pictures=self._pictures(),
+                noun=self._noun(),
                 progress=progress,
             )
 
@@ -321,8 +321,8 @@ class FewShotClassifier:
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
         return list_photos(photos)
 
-    def _pictures(self) -> bool:
-        return True
+    def _noun(self) -> str:
+        return "photo"
 
     def _refit(
         self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()
