@@ -214,7 +214,7 @@ def threshold_drawing(
         axes.set(xlabel="threshold of the known score", ylabel=f"{noun}s (%)", ylim=(0, 104))
         return handles
 
-    caption = f"What every threshold of `unknown` would keep of {noun}s of the classes, and catch of {noun}s of other classes."
+    caption = f"What every threshold of `unknown` would keep of {noun}s of the classes, and catch of other {noun}s."
     return draw("thresholds", caption, paint, height=HEIGHT)
 
 

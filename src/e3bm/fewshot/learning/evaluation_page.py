@@ -206,8 +206,8 @@ def _mistakes(found: Evaluation) -> str:
     shown = found.mistakes[:MOST_SHOWN]
     more = f" The first {MOST_SHOWN} of {len(found.mistakes)}." if len(found.mistakes) > len(shown) else ""
     opening = (
-        f"Wrong answers, the surest first, with the labelled {found.noun}s that counted most for the answer (+) or against "
-        f"it (-). A sure mistake is often a wrong label.{more}"
+        f"Wrong answers, the surest first, with the labelled {found.noun}s that counted most for the answer (+) or "
+        f"against it (-). A sure mistake is often a wrong label.{more}"
     )
     cards = [_card(found, one) for one in shown]
     first, rest = "".join(cards[:SHOWN_AT_ONCE]), "".join(cards[SHOWN_AT_ONCE:])
