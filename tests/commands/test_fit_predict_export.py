@@ -141,6 +141,11 @@ def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked
     assert found["unused"] == [{"path": str(folder / "sand"), "reason": "an empty folder"}]
 
 
+def test_a_model_is_served_with_the_views_of_its_fit(model, capsys):
+    told = sentence(capsys, "serve", model, "--views", "2")
+    assert f"{model} was fitted with --views 1; leave --views out, or fit it again" in told
+
+
 def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert "contains no photos" in sentence(capsys, "predict", model, tmp_path / "empty")

@@ -264,6 +264,12 @@ class FewShotClassifier:
         other._fitted = fitted
         return other
 
+    def with_views(self, views: int) -> "FewShotClassifier":
+        """Another classifier with the same backbone and options that sees photos in 1 or 2 views; it has no fit."""
+        other = self.with_fit(None)
+        other.extractor = other.extractor.with_views(views)
+        return other
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The class names, in order."""
