@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import shutil
 import sys
 
@@ -13,7 +14,7 @@ from PIL import Image
 from e3bm import FewShotClassifier
 from e3bm.cli.main import main
 from e3bm.errors import install_command
-from photo_models import CLASSES, picture, write_folder
+from photo_models import CLASSES, COLOURS, picture, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,18 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
         assert shares.shape == (count, 3)
         assert label.shape == unknown.shape == score.shape == apart.shape == (count,)
         assert np.allclose(shares.sum(1), 1)
+    about = session.get_modelmeta().custom_metadata_map
+    photos = [Image.fromarray(picture(name, 70)).convert("RGB").resize((16, 16)) for name in COLOURS]
+    shares, _, unknown, score, _ = session.run(None, {"pixels": np.stack([np.asarray(one) for one in photos])})
+    assert (unknown == (score > float(about["recall"]))).all()
+    misfits, classes = np.sort(json.loads(about["misfits"])), np.array(json.loads(about["classes"]))
+    saved = FewShotClassifier.load(model)
+    for coverage in (0.5, 0.8, 0.99):  # as docs/how_to/own_photos.md describes it
+        rank = math.ceil((len(misfits) + 1) * coverage)
+        largest = misfits[rank - 1] if rank <= len(misfits) else 1
+        for row, photo in zip(shares, photos, strict=True):
+            inside = set(classes[1 - row <= largest]) | {classes[row.argmax()]}
+            assert inside == set(saved.predict(photo, coverage=coverage).prediction_set)
 
 
 def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):

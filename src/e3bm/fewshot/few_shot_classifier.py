@@ -155,10 +155,11 @@ class FewShotClassifier:
         """Why prediction sets of this coverage hold every class; None where they need not."""
         return self.fitted.head.why_all_classes(coverage)
 
-    def predict_batch(self, photos: Iterable[Photo]) -> Predictions:
+    def predict_batch(self, photos: Iterable[Photo], *, recall: float | None = None) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
         some = as_photos(photos)[0]
-        return Predictions(self.predict_batch_features(self.extractor(some)) if some else [], _paths(some))
+        found = self.predict_batch_features(self.extractor(some), recall=recall) if some else []
+        return Predictions(found, _paths(some))
 
     def predict_batch_features(self, features: Float[np.ndarray, "N D"], *, recall: float | None = None) -> Predictions:
         """Predictions of features that are used together."""
