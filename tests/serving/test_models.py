@@ -112,7 +112,8 @@ def test_photos_are_averaged_with_their_mirror_images_where_that_was_chosen(serv
     keep = tmp_path / "kept.workspace"
     with serve_with(keep=keep) as visitor:
         assert visitor.get("/workspace").json()["views"] == 1
-        assert visitor.patch("/workspace", json={"views": 3}).status_code == 422
+        answer = visitor.patch("/workspace", json={"views": 3})
+        assert (answer.status_code, answer.json()["error"]) == (422, "'views' must be 1 or 2.")
         assert visitor.patch("/workspace", json={"views": 2}).json()["views"] == 2
         visitor.teach("g", "&")
         visitor.fit()
