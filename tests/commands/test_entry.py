@@ -1,5 +1,7 @@
 """The console script: a reader that goes away, and an interruption."""
 
+import re
+import shutil
 import subprocess
 import sys
 
@@ -7,9 +9,11 @@ import pytest
 
 from e3bm.cli.commands import predict, prepare
 from e3bm.cli.complaints import EXAMPLES
-from e3bm.cli.console import show
+from e3bm.cli.console import parse, show
 from e3bm.cli.main import COMMANDS, CONTINUING, main
+from e3bm.cli.plain_help import plain_value
 from e3bm.errors import CheckpointError
+from photo_models import CLASSES, write_folder
 
 
 @pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["--version"]])
@@ -98,9 +102,12 @@ def test_names_cannot_steer_a_terminal(monkeypatch, capsys):
         ),
         ("demo --workers two", "--workers takes a whole number, found 'two'."),
         ("demo --workers", "--workers needs a value after it."),
+        ("compare --shots x", "--shots cannot be 'x'; `e3bm compare --help` says what it takes."),
+        ("train --run r --episode.shots x", "--episode.shots cannot be 'x'; `e3bm train --help` says what it takes."),
+        ("reproduce T1 --shot 1.5", "--shot takes a whole number, found '1.5'."),
         ("serve --port abc", "--port takes a whole number, found 'abc'."),
         ("predict m.e3bm new --coverage abc", "--coverage takes a number, found 'abc'."),
-        ("predict m.e3bm new --coverag 1", "e3bm predict has no option --coverag. Did you mean --coverage FLOAT?"),
+        ("predict m.e3bm new --coverag 1", "e3bm predict has no option --coverag. Did you mean --coverage NUMBER?"),
         ("evaluate m.e3bm new other", "e3bm evaluate cannot use other. `e3bm evaluate --help` says what it takes."),
         (
             "fit photos --output x.e3bm",
@@ -116,6 +123,74 @@ def test_names_cannot_steer_a_terminal(monkeypatch, capsys):
 def test_a_wrong_command_line_is_one_sentence_of_ours(words, sentence, capsys):
     assert main(words.split()) == 2
     assert capsys.readouterr().err == f"e3bm: {sentence}\n"
+
+
+TYPE_SPELLINGS = r"None|\b(STR|INT|FLOAT|BOOL)\b|\[\[|\.\.\.\]|\{fixed\}|\(default: (|''|False|True)\)"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_in_words_that_a_person_reads(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert not stop.value.code
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: e3bm {command} [-h]")
+    assert not re.search(TYPE_SPELLINGS, shown), shown
+
+
+@pytest.mark.parametrize(
+    ("spelling", "plain"),
+    [
+        ("{None}|PATH", "PATH"),
+        ("{None}|INT|{INT INT}", "NUMBER or NUMBER NUMBER"),
+        ("[FLOAT [FLOAT ...]]", "NUMBER ..."),
+        ("{None,a,b}", "{a,b}"),
+        ("{a,None}", "{a}"),
+        ("{none,None_at_all,STR}", "{none,None_at_all,STR}"),
+    ],
+)
+def test_values_of_options_in_words(spelling, plain):
+    assert plain_value(spelling) == plain
+
+
+METHOD_SETTINGS = ("train", "ablate")
+"""Commands whose help shows the settings of a method, which are in the method's file and torch with it."""
+WITHOUT_TORCH = """
+import sys
+from e3bm.cli.main import COMMANDS, main
+folder, *shown = sys.argv[1:]
+for words in (["datasets", "--folder", folder], ["doctor", folder + "/photos"],
+              ["prepare", "mine", "--source", folder + "/photos", "--folder", folder + "/prepared"]):
+    assert main(words) == 0, words
+    assert "torch" not in sys.modules, words
+for name in shown:
+    try:
+        main([name, "--help"])
+    except SystemExit as stop:
+        assert not stop.code
+    assert "torch" not in sys.modules, name
+"""
+
+
+def test_torch_is_not_imported_where_nothing_is_computed(tmp_path):
+    for name in CLASSES:  # twice, since three classes cannot be divided into train, val and test
+        shutil.copytree(write_folder(tmp_path / "photos", 2, (name,)) / name, tmp_path / "photos" / f"{name} again")
+    words = [name for name in COMMANDS if name not in METHOD_SETTINGS]
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_positional_arguments_have_names_and_options_still_take_none(capsys):
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    assert "MODEL [PATHS]" in capsys.readouterr().out.splitlines()[0]
+    options = parse(predict.Options, ["m.e3bm", "a.png", "b.png", "--recall", "None"], "predict", "")
+    assert (options.paths, options.recall) == (("a.png", "b.png"), None)
+    assert main(["train", "--run", "r", "--data.normalisation", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "--data.normalisation cannot be 'x'; choose one of '" in told
+    assert "None" not in told
 
 
 def test_every_example_names_a_command_and_can_be_read_by_it(capsys):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import shutil
 import sys
 
@@ -13,7 +14,7 @@ from PIL import Image
 from e3bm import FewShotClassifier
 from e3bm.cli.main import main
 from e3bm.errors import install_command
-from photo_models import CLASSES, picture, write_folder
+from photo_models import CLASSES, COLOURS, picture, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def sentence(capsys, *words):
     """The one line on stderr of a command that the user got wrong."""
     output = said(capsys, words, code=2)
     assert output.out == ""
-    lines = [line for line in output.err.splitlines() if not line.startswith("features")]
+    lines = [line for line in output.err.splitlines() if not line.startswith(("features", "loading"))]
     assert len(lines) == 1, output.err
     assert lines[0].startswith("e3bm: ")
     return lines[0]
@@ -141,6 +142,11 @@ def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked
     assert found["unused"] == [{"path": str(folder / "sand"), "reason": "an empty folder"}]
 
 
+def test_a_model_is_served_with_the_views_of_its_fit(model, capsys):
+    told = sentence(capsys, "serve", model, "--views", "2")
+    assert f"{model} was fitted with --views 1; leave --views out, or fit it again" in told
+
+
 def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert "contains no photos" in sentence(capsys, "predict", model, tmp_path / "empty")
@@ -201,7 +207,11 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
 def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     target = tmp_path / "model.onnx"
-    found = json.loads(said(capsys, ["export", model, "--onnx", target, "--json"]).out)
+    target.write_bytes(b"of last week")
+    output = said(capsys, ["export", model, "--onnx", target, "--force", "--json"])
+    stages = ("loading model.e3bm and torch", "making the ONNX graph", "comparing onnxruntime with Python")
+    assert [line.partition(":")[0] for line in output.err.splitlines()] == [each for each in stages for _ in "be"]
+    found = json.loads(output.out)
     assert found["input_shape"] == ["batch", 16, 16, 3]
     assert found["difference"] < 1e-5
     assert found["classes"] == list(CLASSES)
@@ -211,6 +221,18 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
         assert shares.shape == (count, 3)
         assert label.shape == unknown.shape == score.shape == apart.shape == (count,)
         assert np.allclose(shares.sum(1), 1)
+    about = session.get_modelmeta().custom_metadata_map
+    photos = [Image.fromarray(picture(name, 70)).convert("RGB").resize((16, 16)) for name in COLOURS]
+    shares, _, unknown, score, _ = session.run(None, {"pixels": np.stack([np.asarray(one) for one in photos])})
+    assert (unknown == (score > float(about["recall"]))).all()
+    misfits, classes = np.sort(json.loads(about["misfits"])), np.array(json.loads(about["classes"]))
+    saved = FewShotClassifier.load(model)
+    for coverage in (0.5, 0.8, 0.99):  # as docs/how_to/own_photos.md describes it
+        rank = math.ceil((len(misfits) + 1) * coverage)
+        largest = misfits[rank - 1] if rank <= len(misfits) else 1
+        for row, photo in zip(shares, photos, strict=True):
+            inside = set(classes[1 - row <= largest]) | {classes[row.argmax()]}
+            assert inside == set(saved.predict(photo, coverage=coverage).prediction_set)
 
 
 def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):
@@ -219,6 +241,11 @@ def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):
     assert "is left alone" in sentence(capsys, "export", model, "--onnx", letter)
     assert letter.read_text() == "Dear reader"
     assert "is left alone" in sentence(capsys, "export", model, "--onnx", tmp_path)
+    kept = tmp_path / "kept.onnx"
+    kept.write_bytes(b"the work of last week")
+    told = sentence(capsys, "export", model, "--onnx", kept)
+    assert told == f"e3bm: {kept} exists already; give another name with --onnx, or --force to replace it."
+    assert kept.read_bytes() == b"the work of last week"
 
 
 def test_export_says_what_to_install(model, tmp_path, capsys, monkeypatch):

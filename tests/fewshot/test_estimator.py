@@ -51,6 +51,11 @@ def test_details_are_the_fields_of_a_prediction(digits):
     sets = model.details(rest, coverage=0.9)["prediction_set"]
     np.testing.assert_array_equal(sets[:, 0], found["probabilities"].argmax(1))
     np.testing.assert_array_equal((sets >= 0).sum(1), model.prediction_sets(rest, 0.9).sum(1))
+    np.testing.assert_array_equal(model.unknown(rest, recall=0.6), model.details(rest, recall=0.6)["unknown"])
+    assert model.unknown(rest, recall=0.6).sum() > model.unknown(rest, recall=0.99).sum()
+    needed = f"{len(labels)} labelled examples could be left out"
+    assert needed in model.why_all_classes(0.9999)
+    assert model.why_all_classes(0.5) is None
 
 
 def test_it_is_cloned_pickled_piped_and_cross_validated(digits):

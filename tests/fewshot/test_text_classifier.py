@@ -1,6 +1,8 @@
 """TextClassifier: the manners of FewShotClassifier, for sentences."""
 
 import csv
+import html
+import re
 
 import numpy as np
 import pytest
@@ -82,12 +84,23 @@ def test_classes_change_and_models_are_kept(model, tmp_path):
     assert loaded.influences(NEW["food"])[0].label == "food"
 
 
-def test_evaluation_has_no_pictures(model):
-    found = model.evaluate([*NEW.values(), "The law was passed."], [*NEW, "politics"])
-    assert found.accuracy.count == 3
+def test_evaluation_has_no_pictures_and_says_sentences():
+    mine = TextClassifier(letters).fit({**TOPICS, "food": [*TOPICS["food"], "The soup and/or the bread."]})
+    wrong = {**NEW, "sport": NEW["food"]}
+    found = mine.evaluate([*wrong.values(), "The law was passed."], [*wrong, "politics"])
     assert found.strangers == ("politics",)
     assert found.thumbnails == {}
-    assert "<img" not in found.to_html()
+    page = found.to_html()
+    assert not re.search("photo|<img|class='nopicture'", page, re.IGNORECASE)
+    assert "Sentences to look at" in page
+    assert "sentences of 3 classes right" in str(found)
+    assert found.as_json()["sentences"] == 4
+    labelled = [part.name for one in found.mistakes for part in one.influences]
+    assert labelled
+    for name in labelled:  # whole, even where it has a slash
+        assert html.escape(name) in page
+    with pytest.raises(DataError, match="No sentence is of a class that the model knows"):
+        mine.evaluate(["x"], ["y"])
 
 
 def test_an_encoder_of_ones_own(tmp_path):

@@ -105,3 +105,27 @@ def test_content_and_file_are_read_alike(model, tmp_path) -> None:
     assert from_file[0] == from_content[0]
     assert all(bool((from_file[1][name] == value).all()) for name, value in from_content[1].items())
     assert set(from_file[1]) == set(from_content[1])
+
+
+def test_photos_are_averaged_with_their_mirror_images_where_that_was_chosen(serve_with, glyph_png, quick, tmp_path):
+    expected = quick().with_views(2).fit({name: [glyph_png(name, n) for n in range(4)] for name in ("g", "&")})
+    keep = tmp_path / "kept.workspace"
+    with serve_with(keep=keep) as visitor:
+        assert visitor.get("/workspace").json()["views"] == 1
+        answer = visitor.patch("/workspace", json={"views": 3})
+        assert (answer.status_code, answer.json()["error"]) == (422, "'views' must be 1 or 2.")
+        assert visitor.patch("/workspace", json={"views": 2}).json()["views"] == 2
+        visitor.teach("g", "&")
+        visitor.fit()
+        answer = visitor.patch("/workspace", json={"views": 1})
+        assert answer.status_code == 409
+        assert "before the first photo" in answer.json()["error"]
+        model = visitor.get("/model").content
+        assert FewShotClassifier.from_bytes(model, backbone=quick().extractor).extractor.views == 2
+    with serve_with(keep=keep) as visitor:  # the next start knows it too
+        assert visitor.get("/workspace").json()["views"] == 2
+        (told,) = visitor.photos("/predict", glyph_png("g", 7)).json()["predictions"]
+        assert told["probabilities"] == pytest.approx(expected.predict(glyph_png("g", 7)).probabilities, abs=1e-5)
+        visitor.delete("/workspace")
+        assert visitor.get("/workspace").json()["views"] == 1
+        assert sent(visitor, model).json()["views"] == 2

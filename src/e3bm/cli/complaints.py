@@ -27,8 +27,12 @@ REWORDED = (
     (r"Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\].*", r"\1 takes a whole number, found \2."),
     (r"Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\].*", r"\1 takes a number, found \2."),
     (
-        r"[Ii]nvalid choice (.*) for argument '(.*)'\. Expected one of \((.*?),?\)",
+        r"[Ii]nvalid choice (.*) for argument '(.*)'\. Expected one of \((?:'None', )?(.*?)(?:, 'None')?,?\)",
         r"\2 cannot be \1; choose one of \3.",
+    ),
+    (
+        r"Error parsing (\S+): (?:no type matching|Could not find valid parse) .*?\[(.*?)\].*",
+        r"\1 cannot be \2; `e3bm COMMAND --help` says what it takes.",
     ),
     (r"Missing value for argument '(.*?)'\..*", r"\1 needs a value after it."),
 )
@@ -44,7 +48,7 @@ def complaint(box: str, command: str) -> str:
         return _missing(first.partition(": ")[2], command, [word for part in unknown for word in part])
     for pattern, ours in REWORDED:
         if found := re.fullmatch(pattern, first) or re.fullmatch(pattern, f"{first}."):
-            return found.expand(ours)
+            return found.expand(ours).replace("COMMAND", command)
     if found := re.match(r"Unrecognized (?:options?|arguments?):? (.*)", first):
         words = found[1].split(", ")
         options = [word for word in words if word.startswith("-")]
@@ -52,15 +56,14 @@ def complaint(box: str, command: str) -> str:
             return f"e3bm {command} cannot use {', '.join(words)}. `e3bm {command} --help` says what it takes."
         first = f"e3bm {command} has no option {', '.join(options)}"
     hints = [lines[place + 1] for place, line in enumerate(lines[:-1]) if line.startswith("Perhaps you meant")]
-    near = [hint.replace("{None}|", "") for hint in hints]
-    return f"{first}. " + (f"Did you mean {near[0]}?" if near else f"`e3bm {command} --help` lists the options.")
+    return f"{first}. " + (f"Did you mean {hints[0]}?" if hints else f"`e3bm {command} --help` lists the options.")
 
 
 def _missing(listed: str, command: str, unknown: Sequence[str]) -> str:
     """Everything that was left out, as the help describes it, and one whole command; an unknown option comes first."""
     parts, flags = [], []
     for each in (part.strip() for part in listed.split(REQUIRED)):
-        found = re.fullmatch(r"(--\S+ )?(?:\{.*?\}|[A-Z|]+) (.*)", each)
+        found = re.fullmatch(r"(--\S+ )?(?:\{.*?\}|[A-Z]+)(?: or [A-Z ]+| \.\.\.)? (.*)", each)
         if found:
             flag, about = found[1], found[2].removesuffix(".")
             flags += [flag.strip()] if flag else []

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 import tyro
 
 from e3bm.cli.complaints import complaint
+from e3bm.cli.plain_help import MARKERS, registry
 from e3bm.errors import CheckpointError, E3BMError, SettingsError
 from e3bm.interruption import Interrupted, termination_as_interrupt
 from e3bm.runs.folder.environment import is_leader
@@ -93,12 +94,17 @@ def show(text: object = "", *, file: IO[str] | None = None, flush: bool = False)
 def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, default: Parsed | None = None) -> Parsed:
     """Flags of a command from its settings class; what is wrong with them becomes a sentence."""
     options: dict[str, Any] = {} if default is None else {"default": default}
-    markers = (tyro.conf.FlagCreatePairsOff,)
     told = io.StringIO()
     try:
         with redirect_stderr(told):
             parsed: Parsed = tyro.cli(
-                kind, args=list(words), prog=f"e3bm {command}", description=about, config=markers, **options
+                kind,
+                args=list(words),
+                prog=f"e3bm {command}",
+                description=about,
+                config=MARKERS,
+                registry=registry(),
+                **options,
             )
     except _validation_errors() as error:
         from e3bm.settings import settings_error

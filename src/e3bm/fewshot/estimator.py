@@ -140,9 +140,9 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         check_is_fitted(self)
         return plot_votes(self.votes_.tolist(), self.rates_.tolist(), ax)
 
-    def unknown(self, X: Any) -> np.ndarray:
-        """True where a row looks like none of the classes."""
-        return self.details(X)["unknown"]
+    def unknown(self, X: Any, recall: float | None = None) -> np.ndarray:
+        """True where a row looks like none of the classes; ``recall`` replaces that of the fit."""
+        return self.details(X, recall=recall)["unknown"]
 
     def unknown_score(self, X: Any) -> np.ndarray:
         """The share of examples of the classes that should look less strange than each row, from 0 to 1."""
@@ -156,6 +156,11 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         """Which classes (columns) each row's set holds, so that the right one is inside in this share of cases."""
         now, rows = self._now(X)
         return now.head_.sets(rows, coverage)
+
+    def why_all_classes(self, coverage: float = 0.9) -> str | None:
+        """Why prediction sets of this coverage hold every class; None where they need not."""
+        check_is_fitted(self)
+        return self.head_.why_all_classes(coverage)
 
     def _now(self, X: Any) -> tuple[Self, np.ndarray]:
         """The estimator as it is at this moment, whatever is fitted meanwhile, and the rows as it takes them."""

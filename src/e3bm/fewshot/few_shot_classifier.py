@@ -155,10 +155,11 @@ class FewShotClassifier:
         """Why prediction sets of this coverage hold every class; None where they need not."""
         return self.fitted.head.why_all_classes(coverage)
 
-    def predict_batch(self, photos: Iterable[Photo]) -> Predictions:
+    def predict_batch(self, photos: Iterable[Photo], *, recall: float | None = None) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
         some = as_photos(photos)[0]
-        return Predictions(self.predict_batch_features(self.extractor(some)) if some else [], _paths(some))
+        found = self.predict_batch_features(self.extractor(some), recall=recall) if some else []
+        return Predictions(found, _paths(some))
 
     def predict_batch_features(self, features: Float[np.ndarray, "N D"], *, recall: float | None = None) -> Predictions:
         """Predictions of features that are used together."""
@@ -189,7 +190,7 @@ class FewShotClassifier:
                 self.extractor,
                 photos,
                 skip_unreadable=skip_unreadable,
-                pictures=self._pictures(),
+                noun=self._noun(),
                 progress=progress,
             )
 
@@ -264,6 +265,12 @@ class FewShotClassifier:
         other._fitted = fitted
         return other
 
+    def with_views(self, views: int) -> "FewShotClassifier":
+        """Another classifier with the same backbone and options that sees photos in 1 or 2 views; it has no fit."""
+        other = self.with_fit(None)
+        other.extractor = other.extractor.with_views(views)
+        return other
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The class names, in order."""
@@ -321,8 +328,8 @@ class FewShotClassifier:
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
         return list_photos(photos)
 
-    def _pictures(self) -> bool:
-        return True
+    def _noun(self) -> str:
+        return "photo"
 
     def _refit(
         self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()

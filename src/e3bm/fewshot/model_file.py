@@ -24,14 +24,14 @@ from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.head_arrays import HeadArrays
 from e3bm.fewshot.support_set import Shots, SupportSet, check_class_name, numbered_names
 from e3bm.json_files import parse_json
-from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.files import check_replaceable, write_bytes
 from e3bm.runs.folder.tensor_files import DIGEST, parse_array_file, update_by_arrays
 
 FORMAT, VERSION = "e3bm-model", 1
 ABOUT = "e3bm"
 PICTURES = "pictures"
 VIEWS = "views"
-SUFFIX = ".e3bm"
+SUFFIX, EXPORT_SUFFIX = ".e3bm", ".onnx"
 WITH_WEIGHTS = ("run",)
 COLDEST, HOTTEST = 1e-6, 1e6  # temperatures; a fit gives about 1
 KEPT_SCALARS = ("temperature", "threshold", "left_out_accuracy", "counts")
@@ -58,8 +58,23 @@ def check_target(path: Path, *, replace: bool = True) -> None:
         raise CheckpointError(f"{path} is a folder; give the name of a model file, such as {path / 'model.e3bm'}.")
     if path.is_file() and path.suffix != SUFFIX and not _may_be_replaced(path):
         raise CheckpointError(f"{path} exists but is not a model file; it was left alone, give another name.")
-    if not replace and path.is_file() and path.stat().st_size:
-        raise CheckpointError(f"{path} exists already; give another name with --out, or --force to replace it.")
+    check_replaceable(path, "--out", replace=replace)
+
+
+def keep_backup(path: Path) -> Path:
+    """A copy of a model file beside it, so that what replaces it can be taken back; the name of the copy."""
+    backup = path.with_suffix(f".backup{SUFFIX}")
+    write_bytes(backup, path.read_bytes())
+    return backup
+
+
+def check_export_target(path: Path, *, replace: bool = True) -> None:
+    """Refuse names that are not those of an ONNX file, and one that must not be replaced; before torch is imported."""
+    if path.is_dir() or path.suffix != EXPORT_SUFFIX:
+        raise CheckpointError(
+            f"An export is a file whose name ends in {EXPORT_SUFFIX}; found {path}, which is left alone."
+        )
+    check_replaceable(path, "--onnx", replace=replace)
 
 
 def model_bytes(

@@ -27,14 +27,15 @@ from e3bm.fewshot.extractor import MOST_VIEWS
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import LEVELS, FittedHead
 from e3bm.fewshot.fitted_model import FittedModel
+from e3bm.fewshot.model_file import check_export_target
 from e3bm.fewshot.networks.cache import quiet_runtime
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.methods.heads.collapsed import unit
+from e3bm.progress import Progress, Silent, stage
 from e3bm.runs.folder.files import write_bytes
 
 CLOSE = 1e-5
 TRIED = (1, 3)  # numbers of images at once
-SUFFIX = ".onnx"
 INPUT = "pixels"
 OUTPUTS = ("probabilities", "label", "unknown", "unknown_score", "disagreement")
 TINY = 1e-12
@@ -106,17 +107,18 @@ def _log_sum_exp(scores: Tensor) -> Tensor:
     return (scores - largest).exp().sum(-1).log() + largest.squeeze(-1)
 
 
-def export_onnx(model: FewShotClassifier, path: str | Path) -> ExportedModel:
+def export_onnx(model: FewShotClassifier, path: str | Path, progress: Progress | None = None) -> ExportedModel:
     """Write the graph of a fitted classifier, after it was checked."""
-    _check_target(Path(path))
+    check_export_target(Path(path))
     onnx, runtime = _packages()
+    progress = progress or Silent()
     target, fitted, extractor = Path(path), model.fitted, model.extractor
     network, pipeline = extractor.torch_network(), extractor.pipeline
     assert isinstance(pipeline, Pipeline)  # one network has one
     graph = ClassifierGraph(network, fitted.head, pipeline.normalisation, extractor.views).eval()
     random = np.random.default_rng(0)
     tried = [np.stack([_picture(pipeline, extractor.channels, random) for _ in range(count)]) for count in TRIED]
-    with _quiet(), torch.no_grad():
+    with stage(progress, "making the ONNX graph", 0), _quiet(), torch.no_grad():
         program = torch.onnx.export(
             graph,
             (torch.from_numpy(tried[-1]),),
@@ -130,7 +132,8 @@ def export_onnx(model: FewShotClassifier, path: str | Path) -> ExportedModel:
     proto = program.model_proto
     onnx.helper.set_model_props(proto, _about(fitted, extractor.origin.name, pipeline))
     content = proto.SerializeToString()
-    difference = _largest_difference(runtime, content, model, tried)
+    with stage(progress, "comparing onnxruntime with Python", sum(TRIED)):
+        difference = _largest_difference(runtime, content, model, tried, progress)
     if not difference <= CLOSE:
         raise CheckpointError(
             f"The ONNX graph of this backbone differs from Python's prediction by {difference:.2g}, more than "
@@ -149,7 +152,7 @@ def _about(fitted: FittedModel, backbone: str, pipeline: Pipeline) -> dict[str, 
         "normalised_inside": "yes",
         "mean": json.dumps(pipeline.normalisation.mean),
         "std": json.dumps(pipeline.normalisation.std),
-        "threshold": repr(-fitted.head.threshold),
+        "recall": repr(fitted.head.options.recall),
         "temperature": repr(fitted.head.temperature),
         "misfits": json.dumps(fitted.head.misfits.tolist()),
         "backbone": backbone,
@@ -169,9 +172,11 @@ def _picture(pipeline: Pipeline, channels: int, random: np.random.Generator) -> 
     return pipeline.photo_steps(Resize(256, "bicubic").photo(coarse))
 
 
-def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, tried: list[np.ndarray]) -> float:
+def _largest_difference(
+    runtime: Any, content: bytes, model: FewShotClassifier, tried: list[np.ndarray], progress: Progress
+) -> float:
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    pipeline, largest = model.extractor.pipeline, 0.0
+    pipeline, largest, done = model.extractor.pipeline, 0.0, 0
     assert isinstance(pipeline, Pipeline)
     for pixels in tried:
         shares, _, _, score, disagreement = session.run(list(OUTPUTS), {INPUT: pixels})
@@ -183,13 +188,9 @@ def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, 
             score - expected.unknown_scores,
         ):
             largest = max(largest, float(np.abs(difference).max()))
+        done += len(pixels)
+        progress.advance(done)
     return largest
-
-
-def _check_target(path: Path) -> None:
-    """Refuse names that are not those of an ONNX file: whatever has such a name would be replaced."""
-    if path.is_dir() or path.suffix != SUFFIX:
-        raise CheckpointError(f"An export is a file whose name ends in {SUFFIX}; found {path}, which is left alone.")
 
 
 def _packages() -> tuple[Any, Any]:

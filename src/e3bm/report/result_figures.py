@@ -192,14 +192,17 @@ def reliability_drawing(points: Sequence[ReliabilityPoint]) -> Drawing:
 
 
 def threshold_drawing(
-    thresholds: Sequence[float], kept: Sequence[float], caught: Sequence[float], in_use: float
+    thresholds: Sequence[float], kept: Sequence[float], caught: Sequence[float], in_use: float, noun: str = "example"
 ) -> Drawing:
-    """What each threshold of `unknown` keeps of known examples and catches of strangers, from 0 to 1."""
+    """What each threshold of `unknown` keeps of known examples and catches of strangers, from 0 to 1.
+
+    ``noun`` is what an example is called.
+    """
 
     def paint(axes: Axes) -> list[Line2D]:
         handles = []
         for values, colour, dash, name in (
-            (kept, SERIES[0], "-", "known photos kept"),
+            (kept, SERIES[0], "-", f"known {noun}s kept"),
             (caught, SERIES[1], "--", "strangers caught"),
         ):
             if len(values):
@@ -208,12 +211,10 @@ def threshold_drawing(
                 )
                 handles.append(line)
         handles.append(axes.axvline(in_use, color=MUTED, lw=0.9, ls=":", label="threshold in use"))
-        axes.set(xlabel="threshold of the known score", ylabel="photos (%)", ylim=(0, 104))
+        axes.set(xlabel="threshold of the known score", ylabel=f"{noun}s (%)", ylim=(0, 104))
         return handles
 
-    caption = (
-        "What every threshold of `unknown` would keep of photos of the classes, and catch of photos of other classes."
-    )
+    caption = f"What every threshold of `unknown` would keep of {noun}s of the classes, and catch of other {noun}s."
     return draw("thresholds", caption, paint, height=HEIGHT)
 
 

@@ -121,6 +121,7 @@ def _wrong_shape(problem: Mapping[str, Any]) -> str:
         "string_type": "must be text",
         "string_too_long": f"may have {limits.get('max_length')} characters at most",
         "greater_than_equal": f"must be {limits.get('ge', 0):g} or more",
+        "literal_error": f"must be {limits.get('expected')}",
         "less_than_equal": f"may be {limits.get('le', 0):g} at most",
     }
     for wanted, sentence in (("int", "a whole number"), ("float", "a number"), ("bool", "true or false")):

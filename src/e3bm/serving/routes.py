@@ -13,6 +13,7 @@ from e3bm.serving.fit_job import finished
 from e3bm.serving.gate.forms import form_schema, read_form
 from e3bm.serving.schemas import (
     AddedPhotos,
+    ChosenViews,
     ClassState,
     FitState,
     Health,
@@ -70,6 +71,12 @@ def _state_routes(router: APIRouter, service: Service) -> None:
     @router.get("/workspace")
     async def show() -> WorkspaceState:
         """Classes, photos by number, and the last fit."""
+        return workspace_state(service)
+
+    @router.patch("/workspace")
+    async def choose_views(how: ChosenViews) -> WorkspaceState:
+        """Before the first photo: whether every photo is averaged with its mirror image, in fits and predictions."""
+        await _changed(workspace.choose_views, how.views)
         return workspace_state(service)
 
     @router.delete("/workspace", status_code=204)

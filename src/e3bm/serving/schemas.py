@@ -1,7 +1,7 @@
 """The records that the API sends and takes: they become JSON and the OpenAPI document."""
 
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -41,6 +41,13 @@ class ClassState(Record):
     id: int
     name: str
     photos: tuple[int, ...]
+
+
+class ChosenViews(Record):
+    """How photos are seen from now on."""
+
+    views: Literal[1, 2]
+    """1: as they are; 2: the mean of each photo and its mirror image, which takes twice the time."""
 
 
 class MovedPhoto(Record):
@@ -118,6 +125,8 @@ class WorkspaceState(Record):
     token: str
     """Changes with every start of the server; numbers of photos mean nothing across starts."""
     backbone: str
+    views: int
+    """1: photos are seen as they are; 2: averaged with their mirror images."""
     together: bool
     """Whether photos can be used together."""
     unchangeable: str | None

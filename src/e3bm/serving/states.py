@@ -27,6 +27,7 @@ def workspace_state(service: Service) -> WorkspaceState:
     return WorkspaceState(
         token=workspace.token,
         backbone=now.unfitted.extractor.origin.name,
+        views=now.unfitted.extractor.views,
         together=now.fit is not None and now.fit.asked.can_use_together(),
         unchangeable=now.unchangeable,
         classes=tuple(map(class_state, now.classes)),

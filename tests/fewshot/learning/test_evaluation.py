@@ -112,7 +112,7 @@ def test_photos_of_the_fit_are_pointed_out(model):
 
 
 def test_only_strangers_is_a_sentence(model):
-    with pytest.raises(DataError, match="No example is of a class that the model knows"):
+    with pytest.raises(DataError, match="No photo is of a class that the model knows"):
         model.evaluate({"sand": pictures("sand", 2)})
     with pytest.raises(DataError, match="no photo to look at"):
         model.evaluate([], [])

@@ -105,13 +105,21 @@ def test_the_commands_go_round(pretrained_run, tmp_path, capsys):
     assert first["gain"] >= second["gain"]
     assert main(["correct", str(model), first["name"], "sand"]) == 2
     assert "--new-class" in capsys.readouterr().err
+    kept, backup, other = model.read_bytes(), tmp_path / "m.backup.e3bm", tmp_path / "n.e3bm"
     assert main(["correct", str(model), first["name"], "sand", "--new-class"]) == 0
     said = capsys.readouterr().out
     assert "'sand' has 1" in said
-    assert main(["correct", str(model), second["name"], "sand", "--out", str(tmp_path / "n.e3bm"), "--json"]) == 0
+    assert f"saved {model} (as it was before: {backup})" in said
+    assert model.read_bytes() != kept == backup.read_bytes()
+    words = ["correct", str(model), second["name"], "sand", "--out", str(other), "--json"]
+    other.write_bytes(kept)
+    assert main(words) == 2
+    assert "exists already; give another name with --out, or --force" in capsys.readouterr().err
+    assert kept == other.read_bytes() == backup.read_bytes()
+    assert main([*words, "--force"]) == 0
     assert json.loads(capsys.readouterr().out)["classes"]["sand"] == 2
     assert main(["suggest", str(model), str(new)]) == 0
-    assert "next: e3bm correct" in capsys.readouterr().out
+    assert f"next: e3bm correct {model} PHOTO LABEL" in capsys.readouterr().out
     assert main(["suggest", str(model), str(new / "sky"), str(new / "sand" / "0.png"), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
     (tmp_path / "empty").mkdir()

@@ -16,7 +16,7 @@ class Options:
     """Which model, which photo, and what it shows."""
 
     model: Annotated[Path, tyro.conf.Positional]
-    """A file of `e3bm fit`; it is changed, unless --out names another."""
+    """A file of `e3bm fit`; it is changed, unless --out names another, and kept beside as NAME.backup.e3bm."""
     photo: Annotated[Path, tyro.conf.Positional]
     """A photo whose answer was wrong, or that has no label yet."""
     label: Annotated[str, tyro.conf.Positional]
@@ -25,6 +25,8 @@ class Options:
     """Whether the label may be a class that the model does not have yet."""
     out: Path | None = None
     """Another model file to write; unset: the model itself is replaced."""
+    force: bool = False
+    """Replace an existing file that --out names."""
     backbone: str | None = None
     """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
     json: bool = False
@@ -34,12 +36,16 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "correct", "'No, it is X': add one photo to a class of a model, and fit it again.")
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+    from e3bm.fewshot.model_file import check_target, keep_backup
 
+    if options.out is not None:
+        check_target(options.out, replace=options.force)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     before = model.predict(options.photo)
     model.correct(options.photo, options.label, new_class=options.new_class)
     after = model.predict(options.photo)
     out = options.out or options.model
+    backup = keep_backup(out) if options.out is None else None
     model.save(out)
     if options.json:
         print_json({"model": str(out), "before": before.as_json(), "after": after.as_json(), "classes": model.counts})
@@ -48,5 +54,6 @@ def run(words: Sequence[str]) -> int:
     show(f"now:    {after.label}, {100 * after.confidence:.1f} % ('{options.label}' has {model.counts[options.label]})")
     for one in model.suspicions:
         show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
-    show(f"saved {shlex.quote(str(out))}")
+    former = "" if backup is None else f" (as it was before: {shlex.quote(str(backup))})"
+    show(f"saved {shlex.quote(str(out))}{former}")
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, show
+from e3bm.cli.console import parse, print_json, progress_here, show
 
 MEGABYTE = 1_000_000
 
@@ -22,6 +22,8 @@ class Options:
     """The ONNX file to write."""
     backbone: str | None = None
     """Run folder or transformers:NAME, if the model file does not contain its backbone."""
+    force: bool = False
+    """Replace an existing ONNX file."""
     json: bool = False
     """Print path, bytes, input shape, preprocessing, classes and the difference to Python as JSON."""
 
@@ -31,10 +33,15 @@ def run(words: Sequence[str]) -> int:
         Options, words, "export", "From pixels to everything that is said of a photo: one ONNX file, checked."
     )
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-    from e3bm.fewshot.onnx_export import INPUT, OUTPUTS, export_onnx
+    from e3bm.fewshot.model_file import check_export_target
+    from e3bm.progress import stage
 
-    model = FewShotClassifier.load(options.model, backbone=options.backbone)
-    made = export_onnx(model, options.onnx)
+    check_export_target(options.onnx, replace=options.force)
+    progress = progress_here()
+    with stage(progress, f"loading {options.model.name} and torch", 0):
+        model = FewShotClassifier.load(options.model, backbone=options.backbone)
+        from e3bm.fewshot.onnx_export import INPUT, OUTPUTS, export_onnx
+    made = export_onnx(model, options.onnx, progress)
     if options.json:
         print_json(
             {

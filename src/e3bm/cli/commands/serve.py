@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -20,6 +20,8 @@ class Options:
 
     model: Annotated[Path | None, tyro.conf.Positional] = None
     """A model of `e3bm fit` to begin with; without one the page begins empty."""
+    views: Literal[1, 2] | None = None
+    """2: each photo and its mirror image, averaged; a model has the number of views that it was fitted with."""
     settings: Annotated[ServeSettings, tyro.conf.arg(name="")] = field(default_factory=ServeSettings)
 
 
@@ -39,7 +41,15 @@ def run(words: Sequence[str]) -> int:
     from e3bm.serving.server import serve
 
     settings, token = options.settings, choose_token(options.settings)
-    classifier = FewShotClassifier() if options.model is None else FewShotClassifier.load(options.model)
+    if options.model is None:
+        classifier = FewShotClassifier(views=options.views)
+    else:
+        classifier = FewShotClassifier.load(options.model)
+        if options.views not in (None, classifier.extractor.views):
+            raise SettingsError(
+                f"{options.model} was fitted with --views {classifier.extractor.views}; leave --views out, or fit it "
+                f"again with `e3bm fit --views {options.views}`."
+            )
     note = None if options.model is None else classifier.extractor.engine_note(opened=False)
     if note is not None:
         print(f"e3bm: {note}", file=sys.stderr)

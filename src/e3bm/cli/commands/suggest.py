@@ -1,5 +1,6 @@
 """`e3bm suggest`."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,5 +43,5 @@ def run(words: Sequence[str]) -> int:
         return 0
     for one in found:
         show(f"{one.name}: {one.reason}")
-    show("next: e3bm correct MODEL PHOTO LABEL")
+    show(f"next: e3bm correct {shlex.quote(str(options.model))} PHOTO LABEL")
     return 0

@@ -22,10 +22,10 @@ def evaluate_photos(
     labelled: LabelledPhotos,
     *,
     skip_unreadable: bool = False,
-    pictures: bool = True,
+    noun: str = "photo",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate on photos; small ``pictures`` of the mistakes go with it, unless they are no photos."""
+    """Evaluate on photos, with small pictures of the mistakes, or on what else ``noun`` says, without them."""
     listed: list[tuple[Photo, str, str]] = [
         (photo, label, photo_name(photo, other))
         for label, photos in labelled.by_class.items()
@@ -41,7 +41,8 @@ def evaluate_photos(
         [name for _, _, name in used],
         unused=labelled.unused,
         notes=read.skipped,
+        noun=noun,
     )
-    shown = result.mistakes[:MOST_SHOWN] if pictures else ()
+    shown = result.mistakes[:MOST_SHOWN] if noun == "photo" else ()
     picture = lambda number: small_jpeg(photo_pixels(used[number][0]), THUMBNAIL)  # one in memory at a time
     return replace(result, thumbnails={one.number: picture(one.number) for one in shown})

@@ -147,6 +147,8 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     thumbnails: dict[int, bytes] = field(default_factory=dict)
     """Small JPEG pictures of mistakes, by the number of the example."""
+    noun: str = "example"
+    """What one example is called: photo, sentence, ..; its plural ends in s."""
 
     @property
     def truth(self) -> Int64[np.ndarray, " N"]:
@@ -246,7 +248,7 @@ class Evaluation:
             name: value.as_json() if isinstance(value, Share) else value for name, value in vars(row).items()
         }
         return {
-            "photos": len(self.labels),
+            f"{self.noun}s": len(self.labels),
             "accuracy": self.accuracy.as_json(),
             "mean_confidence": self.mean_confidence,
             "ece": self.ece,
@@ -299,10 +301,11 @@ def evaluate(
     *,
     unused: Sequence[UnusedFile] = (),
     notes: Sequence[str] = (),
+    noun: str = "example",
 ) -> Evaluation:
-    """Predict features whose labels are known and compare."""
+    """Predict features whose labels are known and compare; ``noun`` is what one of the examples is called."""
     if not len(labels):
-        raise DataError("There is nothing to evaluate on; give photos with their labels.")
+        raise DataError(f"There is nothing to evaluate on; give {noun}s with their labels.")
     rows = feature_table(features, fitted.head.ensemble.feature_size)
     found, classes = fitted.head.predict(rows), fitted.classes
     places = {name: place for place, name in enumerate(classes)}
@@ -310,7 +313,7 @@ def evaluate(
     known = truth >= 0
     if not known.any():
         there = ", ".join(sorted(set(labels))[:5])
-        raise DataError(f"No example is of a class that the model knows ({', '.join(classes[:5])}); found {there}.")
+        raise DataError(f"No {noun} is of a class that the model knows ({', '.join(classes[:5])}); found {there}.")
     wrong = np.flatnonzero((found.labels != truth) & (known | ~found.unknown))
     confidence = found.probabilities.max(1)
     mistakes = [
@@ -339,7 +342,8 @@ def evaluate(
         tuple((recall, fitted.head.with_recall(recall).threshold) for recall in recalls),
         tuple(_coverage_row(fitted, rows[known], truth[known], asked) for asked in COVERAGES),
         tuple(mistakes),
-        (*notes, *unused_sentences(unused), *_seen_before(fitted, rows, names)),
+        (*notes, *unused_sentences(unused), *_seen_before(fitted, rows, names, noun)),
+        noun=noun,
     )
 
 
@@ -357,7 +361,9 @@ def _coverage_row(
     )
 
 
-def _seen_before(fitted: FittedModel, rows: Float[np.ndarray, "N D"], names: Sequence[str]) -> tuple[str, ...]:
+def _seen_before(
+    fitted: FittedModel, rows: Float[np.ndarray, "N D"], names: Sequence[str], noun: str
+) -> tuple[str, ...]:
     """A warning where examples of the evaluation are among those that the model was fitted on."""
     if fitted.support is None:
         return ()
@@ -366,6 +372,6 @@ def _seen_before(fitted: FittedModel, rows: Float[np.ndarray, "N D"], names: Seq
     if not seen:
         return ()
     return (
-        f"{len(seen)} of {len(names)} examples were fitted on (such as {seen[0]}), "
+        f"{len(seen)} of {len(names)} {noun}s were fitted on (such as {seen[0]}), "
         "so the numbers are too good; evaluate on others.",
     )

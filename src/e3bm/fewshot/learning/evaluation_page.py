@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from e3bm.errors import SettingsError
+from e3bm.fewshot.fitted_model import Influence
 from e3bm.fewshot.learning.evaluation import Evaluation, Mistake, ReliabilityBin, Share
 from e3bm.json_files import json_bytes
 from e3bm.report.page import document, figure_html
@@ -65,13 +66,13 @@ def summary(found: Evaluation) -> list[str]:
     judged = [one for one in found.by_class if one.recall.of]
     classes = "1 class" if len(judged) == 1 else f"{len(judged)} classes"
     lines = [
-        f"accuracy: {percent(right)}, {right.count} of {right.of} photos of {classes} right",
+        f"accuracy: {percent(right)}, {right.count} of {right.of} {found.noun}s of {classes} right",
         f"confidence: {100 * (found.mean_confidence or 0):.1f} % on average (ECE {100 * (found.ece or 0):.1f} %)",
-        f"unknown: {percent(found.kept)} of the known photos are not called unknown",
+        f"unknown: {percent(found.kept)} of the known {found.noun}s are not called unknown",
     ]
     if strange:
         lines.append(
-            f"         {percent(found.caught)} of {strange} photos of other classes are called unknown "
+            f"         {percent(found.caught)} of {strange} {found.noun}s of other classes are called unknown "
             f"({', '.join(found.strangers[:5])}{', ...' if len(found.strangers) > 5 else ''})"
         )
     worst = sorted(judged, key=lambda one: (one.recall.count / one.recall.of, one.name))[:3]
@@ -112,14 +113,14 @@ def evaluation_page(found: Evaluation, title: str) -> str:
     """The whole HTML document."""
     share = found.accuracy
     strangers = f", and {found.caught.of} of classes that it does not know" if found.caught.of else ""
-    opening = f"{share.of} photos of the model's {len(found.classes)} classes{strangers}."
+    opening = f"{share.of} {found.noun}s of the model's {len(found.classes)} classes{strangers}."
     parts = [
         ("Verdict", STYLE + _tiles(found) + "".join(f"<p class='missing'>{escape(note)}</p>" for note in found.notes)),
         ("Classes", _class_table(found).html()),
         ("Which are confused", _confusion(found)),
-        ("Photos to look at", _mistakes(found)),
+        (f"{found.noun.capitalize()}s to look at", _mistakes(found)),
         ("Can the confidence be trusted", _reliability(found)),
-        ("Unknown photos", _thresholds(found)),
+        (f"Unknown {found.noun}s", _thresholds(found)),
         ("Prediction sets", _coverages(found)),
     ]
     return document(title, opening, parts)
@@ -127,11 +128,11 @@ def evaluation_page(found: Evaluation, title: str) -> str:
 
 def _tiles(found: Evaluation) -> str:
     tiles = [
-        ("right", found.accuracy, "photos of its classes"),
-        ("kept", found.kept, "photos of its classes are not called unknown"),
+        ("right", found.accuracy, f"{found.noun}s of its classes"),
+        ("kept", found.kept, f"{found.noun}s of its classes are not called unknown"),
     ]
     if found.caught.of:
-        tiles.append(("caught", found.caught, "photos of other classes are called unknown"))
+        tiles.append(("caught", found.caught, f"{found.noun}s of other classes are called unknown"))
     html = ""
     for name, share, words in tiles:
         low, high = share.interval or (0.0, 0.0)
@@ -159,18 +160,20 @@ def _class_table(found: Evaluation) -> Table:
         for one in sorted(found.by_class, key=lambda one: (one.recall.value is None, one.recall.value or 0, one.name))
     )
     notes = (
-        "Recall: photos of the class that got its name. Precision: photos with that answer that are of it, among "
-        "photos of the model's classes. In brackets 95 % intervals.",
+        f"Recall: {found.noun}s of the class that got its name. Precision: {found.noun}s with that answer that are of "
+        f"it, among {found.noun}s of the model's classes. In brackets 95 % intervals.",
     )
-    return Table(("class, weakest first", "photos", "recall", "precision", "called unknown"), rows, notes=notes)
+    return Table(("class, weakest first", f"{found.noun}s", "recall", "precision", "called unknown"), rows, notes=notes)
 
 
 def _confusion(found: Evaluation) -> str:
     pairs = confusions(found)
     if not pairs and not found.strangers:
-        return "<p>No photo got the name of another class.</p>"
+        return f"<p>No {found.noun} got the name of another class.</p>"
     rows = tuple((Cell(true), Cell(answer), Cell(str(count), number=True)) for count, true, answer in pairs[:12])
-    listed = Table(("true class", "answer", "photos"), rows, caption="Most frequent first").html() if rows else ""
+    listed = (
+        Table(("true class", "answer", f"{found.noun}s"), rows, caption="Most frequent first").html() if rows else ""
+    )
     if len(found.classes) > LARGEST_MATRIX:
         return listed
     return _matrix(found) + listed
@@ -199,12 +202,12 @@ def _matrix(found: Evaluation) -> str:
 
 def _mistakes(found: Evaluation) -> str:
     if not found.mistakes:
-        return "<p>Every photo got its right name.</p>"
+        return f"<p>Every {found.noun} got its right name.</p>"
     shown = found.mistakes[:MOST_SHOWN]
     more = f" The first {MOST_SHOWN} of {len(found.mistakes)}." if len(found.mistakes) > len(shown) else ""
     opening = (
-        "Wrong answers, the surest first, with the labelled photos that counted most for the answer (+) or against "
-        f"it (-). A sure mistake is often a wrong label.{more}"
+        f"Wrong answers, the surest first, with the labelled {found.noun}s that counted most for the answer (+) or "
+        f"against it (-). A sure mistake is often a wrong label.{more}"
     )
     cards = [_card(found, one) for one in shown]
     first, rest = "".join(cards[:SHOWN_AT_ONCE]), "".join(cards[SHOWN_AT_ONCE:])
@@ -218,11 +221,9 @@ def _mistakes(found: Evaluation) -> str:
 
 def _card(found: Evaluation, one: Mistake) -> str:
     picture = found.thumbnails.get(one.number)
-    image = (
-        f"<img alt='' src='data:image/jpeg;base64,{b64encode(picture).decode()}'>"
-        if picture
-        else "<div class='nopicture'></div>"
-    )
+    image = "<div class='nopicture'></div>" if found.thumbnails else ""
+    if picture:
+        image = f"<img alt='' src='data:image/jpeg;base64,{b64encode(picture).decode()}'>"
     of = (
         f"{escape(one.label)} had {100 * one.probability:.0f} %"
         if one.label in found.classes
@@ -230,8 +231,7 @@ def _card(found: Evaluation, one: Mistake) -> str:
     )
     flag = "<p class='flag'>It was called unknown, too.</p>" if one.unknown else ""
     mattered = "".join(
-        f"<br>{'+' if part.amount >= 0 else '−'} {escape(_photo_words(part.label, part.name))}"
-        for part in one.influences
+        f"<br>{'+' if part.amount >= 0 else '−'} {escape(_words_for(part, found.noun))}" for part in one.influences
     )
     why = f"<p>What mattered:{mattered}</p>" if mattered else ""
     return (
@@ -241,9 +241,11 @@ def _card(found: Evaluation, one: Mistake) -> str:
     )
 
 
-def _photo_words(label: str, name: str) -> str:
+def _words_for(part: Influence, noun: str) -> str:
     """A labelled photo by class and file name; one without a file is called by its class and a number already."""
-    return name if name.startswith(f"{label} #") else f"{label}: {Path(name).name}"
+    if part.name.startswith(f"{part.label} #"):
+        return part.name
+    return f"{part.label}: {Path(part.name).name if noun == 'photo' else part.name}"
 
 
 def _reliability(found: Evaluation) -> str:
@@ -257,7 +259,7 @@ def _reliability(found: Evaluation) -> str:
         )
         for one in found.reliability
     )
-    table = Table(("confidence", "photos", "mean confidence", "right"), rows)
+    table = Table(("confidence", f"{found.noun}s", "mean confidence", "right"), rows)
     return f"<div class='figures'>{figure_html(drawing)}<div>{table.html()}</div></div>"
 
 
@@ -276,26 +278,27 @@ def _thresholds(found: Evaluation) -> str:
             Cell(f"{one.recall:g}{' (in use)' if one.in_use else ''}", strong=one.in_use),
             Cell(f"{one.threshold:.2f}", number=True),
             Cell(percent(one.kept), number=True),
-            Cell(percent(one.caught) if one.caught.of else "no such photos", number=True),
+            Cell(percent(one.caught) if one.caught.of else f"no such {found.noun}s", number=True),
             Cell(percent(one.right), number=True),
         )
         for one in found.thresholds
     )
-    names = ("recall", "threshold", "known photos kept", "photos of other classes caught", "right among those kept")
+    noun = found.noun
+    names = ("recall", "threshold", f"known {noun}s kept", f"{noun}s of other classes caught", "right among those kept")
     scores, known = found.known_scores, found.truth >= 0
     places = np.unique(np.concatenate([scores, [found.threshold]]))
     kept = [float((scores[known] >= place).mean()) for place in places] if known.any() else []
     caught = [float((scores[~known] < place).mean()) for place in places] if (~known).any() else []
-    drawing = threshold_drawing(places.tolist(), kept, caught, found.threshold)
+    drawing = threshold_drawing(places.tolist(), kept, caught, found.threshold, noun)
     hint = (
         ""
         if found.caught.of
-        else "<p class='missing'>All photos are of classes that the model knows, so nothing tells how many others it "
-        "would catch: add a folder of photos of something else.</p>"
+        else f"<p class='missing'>All {noun}s are of classes that the model knows, so nothing tells how many others it "
+        f"would catch: add {noun}s of something else.</p>"
     )
     hint += (
-        "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the photos of "
-        "its classes should be kept. This is what each setting kept and caught here.</p>"
+        "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the "
+        f"{noun}s of its classes should be kept. This is what each setting kept and caught here.</p>"
     )
     return f"{hint}<div class='figures'>{figure_html(drawing)}<div>{Table(names, rows).html()}</div></div>"
 

@@ -89,5 +89,5 @@ class TextClassifier(FewShotClassifier):
             return list(photos)
         raise DataError(f"A sentence is a string; found {type(photos).__name__}.")
 
-    def _pictures(self) -> bool:
-        return False
+    def _noun(self) -> str:
+        return "sentence"

@@ -42,6 +42,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         write_whole(path, content)
 
 
+def check_replaceable(path: Path, option: str, *, replace: bool) -> None:
+    """Refuse to write over a file that holds something, unless it may be replaced; ``option`` names the file."""
+    if not replace and path.is_file() and path.stat().st_size:
+        raise CheckpointError(f"{path} exists already; give another name with {option}, or --force to replace it.")
+
+
 def write_json(path: Path, value: Any) -> None:
     """A JSON file with its digest, whole or absent."""
     write_bytes(path, json_bytes(value))

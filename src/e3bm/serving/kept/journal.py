@@ -179,6 +179,8 @@ class _Replay:
                 f"{self.path} was kept by a server with the backbone '{about['backbone']}' and other weights than "
                 "this one's; start with the model that it was kept with, or give another file."
             )
+        views = about.get("views", unfitted.extractor.views)  # former files do not say it
+        unfitted = unfitted if views == unfitted.extractor.views else unfitted.with_views(views)
         self.snapshot = Snapshot(unfitted, unchangeable=about["unchangeable"], version=about["version"], opened=opened)
         self.token, self.last_number = about["token"], about["last_number"]
 
@@ -258,13 +260,15 @@ def keep_workspace(workspace: Workspace, path: Path) -> Journal:
 
 def _entries_of(now: Snapshot, token: str, last_number: int, *, pictures: bool) -> Iterable[Entry]:
     """A whole state as records."""
-    origin = now.unfitted.extractor.origin
+    extractor = now.unfitted.extractor
+    origin = extractor.origin
     about = {
         "token": token,
         "last_number": last_number,
         "version": now.version,
         "backbone": origin.name,
         "backbone_digest": origin.digest,
+        "views": extractor.views,
         "unchangeable": now.unchangeable,
         "opened": None if now.opened is None else now.opened.name,
     }

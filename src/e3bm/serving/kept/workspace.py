@@ -305,6 +305,22 @@ class Workspace:
 
         self._change(change)
 
+    def choose_views(self, views: int) -> None:
+        """See photos in 1 or 2 views from now on: before the first one, since their features stay as they are."""
+
+        def change(now: Snapshot) -> tuple[Snapshot, None]:
+            if views == now.unfitted.extractor.views:
+                return now, None
+            if now.photo_count or now.fit is not None:
+                raise RequestError(
+                    409,
+                    "Views are chosen before the first photo, because features are kept and photos are not; forget "
+                    "everything first (DELETE /workspace).",
+                )
+            return self._recorded(replace(now, unfitted=now.unfitted.with_views(views))), None
+
+        self._change(change)
+
     def clear(self) -> None:
         """Forget everything; the backbone is again the one the server was started with."""
         self._change(lambda now: (self._recorded(Snapshot(self.initial, version=now.version + 1)), None))
