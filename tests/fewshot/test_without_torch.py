@@ -193,6 +193,21 @@ def test_a_photo_is_preprocessed_as_a_batch_is():
     np.testing.assert_allclose(exact.photo(pixels), batch, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [(533, 400), (401, 797), (84, 84), (256, 379), (1000, 260)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_only_the_middle_of_a_photo_is_resized_and_it_is_the_same_middle(size, channels):
+    resize, crop = Pipeline.parse(LITE0.pipeline).steps
+    grain = np.random.default_rng(0).integers(0, 256, (size[1], size[0], channels), dtype=np.uint8)
+    whole = resize.photo(grain)
+    assert min(whole.shape[:2]) == 256
+    found, expected = resize.photo_middle(grain, crop).astype(int), crop.photo(whole).astype(int)
+    assert found.shape == (224, 224, channels)
+    # Pillow keeps the place of the middle in single precision: 3e-5 of a pixel, of grain with steps up to 255.
+    assert np.abs(found - expected).max() <= 1
+    assert (found != expected).mean() < 3e-5 * 255
+    assert np.array_equal(resize.photo(whole), whole)
+
+
 def test_a_damaged_or_missing_export_is_made_again(model, cache):
     network = FewShotClassifier.load(model).extractor.network
     path = network_cache.cache_file(LITE0, network.digest)
