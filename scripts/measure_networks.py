@@ -4,7 +4,9 @@ Photos are the tuning half of the birds and miniImageNet's validation classes, i
 every classifier meets the same support sets. ``--ranges`` finds the ranges of the 8-bit networks first, on photos of
 miniImageNet's training classes 1, 3, 5, ... (which nothing here is measured on), and writes them into the package.
 
-    python scripts/measure_networks.py --out results/classifier/networks.jsonl [--ranges]
+    python scripts/measure_networks.py --data times birds mini --out results/classifier/networks.jsonl [--ranges]
+
+Data that a file has already is replaced, other data stays.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import subprocess
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,9 +35,10 @@ from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.head_arrays import unit_rows
 
 NETWORKS = ("lite0", "lite2", "lite0+lite2", "lite0-int8", "lite2-int8")
-CALIBRATION_PHOTOS, MINI_PHOTOS = 3, 40  # of a class
-TIMED, ROUNDS = 20, 9
-CELLS = {"birds tuning": (5,), "mini validation": (5, 12)}
+CALIBRATION_PHOTOS, MINI_PHOTOS = 3, 30  # of a class
+ROUNDS = 5
+TIMES = "times"
+CELLS = {"birds": (5,), "mini": (5, 12)}
 SHOTS = (1, 5)
 
 
@@ -116,51 +120,64 @@ def half(values: np.ndarray) -> float:
     return round(float(1.96 * values.std(ddof=1) / len(values) ** 0.5), 2)
 
 
+def cells_of(data: str, count: int) -> list[dict[str, object]]:
+    """A line for every network, cell and classifier."""
+    classes = tuning_birds() if data == "birds" else mini_imagenet("val")
+    classes = {name: photos[:MINI_PHOTOS] for name, photos in classes.items()}
+    plain: dict[tuple[object, ...], np.ndarray] = {}
+    lines: list[dict[str, object]] = []
+    for network in NETWORKS:
+        table = Table(data, *features(network, classes), CELLS[data])
+        for ways, shots in ((ways, shots) for ways in CELLS[data] for shots in SHOTS):
+            for classifier, some in right_answers(table, ways, shots, count).items():
+                values = np.array(some)
+                more = values - plain.setdefault((ways, shots, classifier), values)
+                line: dict[str, object] = {
+                    "data": data, "network": network, "ways": ways, "shots": shots, "classifier": classifier,
+                    "support_sets": count, "accuracy": round(float(values.mean()), 2), "interval": half(values),
+                    "more_than_lite0": round(float(more.mean()), 2), "more_interval": half(more),
+                    "episodes": hash_of(table, ways, shots, count),
+                }  # fmt: skip
+                lines.append(line)
+                print(line, flush=True)
+    return lines
+
+
+def times() -> list[dict[str, object]]:
+    """A line with the milliseconds of all networks, and where they were measured."""
+    found = milliseconds([photo for photos in tuning_birds().values() for photo in photos[:2]])
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    line: dict[str, object] = {
+        "data": TIMES, "milliseconds_a_photo": {name: round(some, 2) for name, some in found.items()},
+        "commit": commit.stdout.strip(), "machine": platform.machine(), "onnxruntime": onnxruntime.__version__,
+        "load": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
+    return [line]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", nargs="*", choices=[TIMES, *CELLS], default=[TIMES, *CELLS])
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--ranges", action="store_true")
     options = parser.parse_args()
     if options.ranges:
         write_ranges()
-    photos = {"birds tuning": tuning_birds(), "mini validation": mini_imagenet("val")}
-    photos = {data: {one: some[:MINI_PHOTOS] for one, some in classes.items()} for data, classes in photos.items()}
-    times = milliseconds([some[place] for some in photos["birds tuning"].values() for place in range(4)][:TIMED])
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    lines: list[dict[str, object]] = [
-        {
-            "command": f"python scripts/measure_networks.py --episodes {options.episodes}", "commit": commit.stdout.strip(),
-            "machine": platform.machine(), "onnxruntime": onnxruntime.__version__, "load": round(os.getloadavg()[0], 1),
-            "milliseconds_a_photo": {name: round(some, 2) for name, some in times.items()},
-        }
-    ]  # fmt: skip
-    for data, cells in CELLS.items():
-        plain: dict[tuple[object, ...], np.ndarray] = {}
-        for network in NETWORKS:
-            table = Table(data, *features(network, photos[data]), cells)
-            for ways, shots in ((ways, shots) for ways in cells for shots in SHOTS):
-                for classifier, some in right_answers(table, ways, shots, options.episodes).items():
-                    values = np.array(some)
-                    more = values - plain.setdefault((ways, shots, classifier), values)
-                    line: dict[str, object] = {
-                        "data": data, "network": network, "ways": ways, "shots": shots, "classifier": classifier,
-                        "accuracy": round(float(values.mean()), 2), "interval": half(values),
-                        "more_than_lite0": round(float(more.mean()), 2), "more_interval": half(more),
-                        "episodes": hash_of(table, ways, shots, options.episodes),
-                    }  # fmt: skip
-                    lines.append(line)
-                    print(line, flush=True)
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    print(table_of(lines))
+    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    for data in options.data:
+        made = times() if data == TIMES else cells_of(data, options.episodes)
+        lines = [line for line in lines if line["data"] != data] + made
+        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if {line["data"] for line in lines} == {TIMES, *CELLS}:
+        print(table_of(lines))
 
 
-def table_of(lines: list[dict[str, object]]) -> str:
+def table_of(lines: list[dict[str, Any]]) -> str:
     """The table of the page: a network in a row, our classifier's accuracy in each cell."""
-    times: dict[str, float] = lines[0]["milliseconds_a_photo"]  # type: ignore[assignment]
+    (spent,) = (line["milliseconds_a_photo"] for line in lines if line["data"] == TIMES)
     cells = [(data, ways, shots) for data, some in CELLS.items() for ways in some for shots in SHOTS]
-    short = {"birds tuning": "birds", "mini validation": "mini"}
-    head = ["network", "ms a photo", *(f"{short[data]} {ways}-way {shots}-shot" for data, ways, shots in cells)]
+    head = ["network", "ms a photo", *(f"{data} {ways}-way {shots}-shot" for data, ways, shots in cells)]
     rows = [head, ["---"] * len(head)]
     by_cell = {
         (one["network"], one["data"], one["ways"], one["shots"]): one
@@ -171,7 +188,7 @@ def table_of(lines: list[dict[str, object]]) -> str:
         found = [by_cell[network, *cell] for cell in cells]
         text = lambda one: f"{one['accuracy']:.1f} ({one['more_than_lite0']:+.1f} ± {one['more_interval']:.1f})"
         first = [f"{one['accuracy']:.1f} ± {one['interval']:.1f}" for one in found]
-        rows.append([f"`{network}`", f"{times[network]:.1f}", *(first if network == "lite0" else map(text, found))])
+        rows.append([f"`{network}`", f"{spent[network]:.1f}", *(first if network == "lite0" else map(text, found))])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

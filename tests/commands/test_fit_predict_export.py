@@ -202,7 +202,7 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     target = tmp_path / "model.onnx"
     found = json.loads(said(capsys, ["export", model, "--onnx", target, "--json"]).out)
-    assert found["input_shape"] == ["batch", 16, 16, 3]
+    assert found["inputs"] == {"pixels": ["batch", 16, 16, 3]}
     assert found["difference"] < 1e-5
     assert found["classes"] == list(CLASSES)
     session = runtime.InferenceSession(str(target))

@@ -1,8 +1,9 @@
 """A folded EfficientNet-Lite as an ONNX graph from images to features, in single precision or in 8-bit integers.
 
-In 8 bits every map between two convolutions is a byte, with the range that calibration photos gave it (int8_ranges.json,
-written by scripts/measure_networks.py); weights are bytes with a scale for each channel, sums are 32-bit integers. The
-graph says so by pairs of QuantizeLinear and DequantizeLinear, from which onnxruntime makes convolutions of integers.
+In 8 bits every number of a map between two convolutions is a byte, with the range that calibration photos gave the map
+(int8_ranges.json, written by scripts/measure_networks.py); weights are bytes with a scale for each channel, sums are
+32-bit integers. The graph says so by pairs of QuantizeLinear and DequantizeLinear, from which onnxruntime makes
+convolutions of integers.
 """
 
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ class _Writer:
         )  # fmt: skip
         return self.kept(found, clipped=clipped)
 
-    def parameters(self, maps: str, weight: np.ndarray, bias: np.ndarray) -> tuple[str, str]:  # noqa: ARG002
+    def parameters(self, maps: str, weight: np.ndarray, bias: np.ndarray) -> tuple[str, str]:
         """The weights and the bias of a convolution of these maps."""
         return self.constant(weight), self.constant(bias)
 

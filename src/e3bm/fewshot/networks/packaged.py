@@ -2,8 +2,8 @@
 
 Photos go through onnxruntime where it is installed: the network is exported once, checked against torch, and kept in
 the user's cache folder (cache.py). So a program that only predicts never imports torch. Torch is the reference
-and the fallback; the variable E3BM_ENGINE (``onnxruntime`` or ``torch``) chooses one of them. Networks in 8-bit integers
-(`lite0-int8`, `lite2-int8`) have the same weights, rounded, and run in onnxruntime only.
+and the fallback; the variable E3BM_ENGINE (``onnxruntime`` or ``torch``) chooses one of them. Networks in 8-bit
+integers (`lite0-int8`, `lite2-int8`) have the same weights, rounded, and run in onnxruntime only.
 """
 
 import importlib.util
@@ -206,9 +206,8 @@ def _opened(weights: PackagedWeights, digest: str, asked: str | None) -> Runner:
                 raise SettingsError(f"{ENGINE_VARIABLE} asks for onnxruntime, but {reason}.") from None
             return Runner("torch", _torch_run(weights, digest), f"Photos go through torch, which is slower: {reason}.")
     if weights.int8:
-        raise SettingsError(
-            f"{ENGINE_VARIABLE} asks for torch, but {weights.name} runs in onnxruntime only; use {weights.architecture}."
-        )
+        where = f"{ENGINE_VARIABLE} asks for torch, but {weights.name} runs in onnxruntime only"
+        raise SettingsError(f"{where}; use {weights.architecture}.")
     return Runner("torch", _torch_run(weights, digest))
 
 
