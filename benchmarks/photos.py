@@ -1,8 +1,8 @@
 """The rows of photos: features through onnxruntime against torch, one prediction, start and memory of a server.
 
 Features are CPU time on one core, both engines taking turns; a table has the steps on the way there. A prediction is
-the CPU time of the whole command. A server is asked over HTTP: it has started when it answers, and its memory is that of
-all its processes after one prediction, pages that several of them share counted once (PSS).
+the CPU time of the whole command. A server is asked over HTTP: it has started when it answers, and its memory is that
+of all its processes after one prediction, pages that several of them share counted once (PSS).
 """
 
 import io
