@@ -1,8 +1,8 @@
 """The rows of photos: features through onnxruntime against torch, one prediction, start and memory of a server.
 
-Features are CPU time on one core, both engines taking turns. A prediction is the CPU time of the whole command. A
-server is asked over HTTP: it has started when it answers, and its memory is that of all its processes after one
-prediction, pages that several of them share counted once (PSS).
+Features are CPU time on one core, both engines taking turns; a table has the steps on the way there. A prediction is
+the CPU time of the whole command. A server is asked over HTTP: it has started when it answers, and its memory is that
+of all its processes after one prediction, pages that several of them share counted once (PSS).
 """
 
 import io
@@ -22,12 +22,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from benchmarks.rows import Row
-from benchmarks.timing import compare, relative_spread
+from benchmarks.rows import Row, Table
+from benchmarks.timing import compare, relative_spread, taking_turns
 
 PHOTOS = 20
 MEGABYTE = 1_000_000
-PREDICT_SECONDS, START_SECONDS, SERVER_MEGABYTES, TIMES_AS_FAST = 0.5, 1.0, 200.0, 2.0
+PREDICT_SECONDS, START_SECONDS, SERVER_MEGABYTES = 0.5, 1.0, 200.0
+TIMES_AS_FAST, PHOTOS_A_SECOND = 2.2, 90.0
+SIDES = {"533 x 400, of a chat": 400, "4000 x 3000, of a phone": 3000}
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
 
 
@@ -53,8 +55,8 @@ def fitted_model() -> Iterator[tuple[Path, Path]]:
         yield model, asked
 
 
-def engine_row(quick: bool) -> Row:
-    """Milliseconds a photo, from bytes to features, through either engine."""
+def engine_rows(quick: bool) -> list[Row]:
+    """Milliseconds a photo, from bytes to features, through either engine; and photos a second through ours."""
     from e3bm.fewshot.networks.choice import choose_backbone
     from e3bm.fewshot.networks.packaged import ENGINE_VARIABLE
 
@@ -76,7 +78,11 @@ def engine_row(quick: bool) -> Row:
         fast_units=count,
         repeats=2 if quick else 7,
     )
-    return Row.of("photos to features, onnxruntime against torch", result, TIMES_AS_FAST)
+    name, second = "photos to features, onnxruntime: photos a second (CPU)", 1000 / result.fast_ms
+    return [
+        Row.of("photos to features, onnxruntime against torch", result, TIMES_AS_FAST),
+        Row.at_least(name, second, 1.0, PHOTOS_A_SECOND, "photos/s", spread=result.spread),
+    ]
 
 
 def predict_row(model: Path, asked: Path, quick: bool) -> Row:
@@ -150,4 +156,43 @@ def _memory(leader: int) -> int:
 def rows(quick: bool) -> list[Row]:
     """All of them."""
     with fitted_model() as (model, asked):
-        return [engine_row(quick), predict_row(model, asked, quick), *server_rows(model, asked, quick)]
+        return [*engine_rows(quick), predict_row(model, asked, quick), *server_rows(model, asked, quick)]
+
+
+def tables(quick: bool) -> list[Table]:
+    """Where the time of a photo goes, step by step."""
+    columns = [_steps(photo(0, side // 4 if quick else side), 2 if quick else 7) for side in SIDES.values()]
+    lines = tuple((step, *(column[step] for column in columns)) for step in columns[0])
+    about = "Milliseconds of CPU time on one core, EfficientNet-Lite0, all steps taking turns; medians."
+    return [Table("Where the time of a photo goes", about, ("step", *SIDES), lines)]
+
+
+def _steps(content: bytes, repeats: int) -> dict[str, float]:
+    import torch
+
+    from e3bm.data.pixels.pipeline import CentreCrop, Pipeline, Resize
+    from e3bm.data.read.photos import photo_pixels
+    from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
+
+    pipeline, network = Pipeline.parse(LITE0.pipeline), PackagedNetwork(LITE0, LITE0.digest())
+    resize, crop = pipeline.steps
+    assert isinstance(resize, Resize)
+    assert isinstance(crop, CentreCrop)
+    pixels, module = photo_pixels(content), network.module()
+    small = resize.photo_middle(pixels, crop)
+    image = pipeline.normalisation.photo(small)
+
+    @torch.inference_mode()
+    def plain() -> None:
+        module(torch.from_numpy(image))
+
+    works = {
+        "decode": lambda: photo_pixels(content),
+        "resize all, then take the middle": lambda: crop.photo(resize.photo(pixels)),
+        "resize the middle alone (this package)": lambda: resize.photo_middle(pixels, crop),
+        "normalise": lambda: pipeline.normalisation.photo(small),
+        "network in onnxruntime (this package)": lambda: network(image),
+        "network in torch": plain,
+    }
+    spent = taking_turns(works, repeats)
+    return {name: float(f"{1000 * statistics.median(seconds):.4g}") for name, seconds in spent.items()}

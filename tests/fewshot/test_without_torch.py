@@ -193,6 +193,21 @@ def test_a_photo_is_preprocessed_as_a_batch_is():
     np.testing.assert_allclose(exact.photo(pixels), batch, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [(533, 400), (401, 797), (84, 84), (256, 379), (1000, 260)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_only_the_middle_of_a_photo_is_resized_and_it_is_the_same_middle(size, channels):
+    resize, crop = Pipeline.parse(LITE0.pipeline).steps
+    grain = np.random.default_rng(0).integers(0, 256, (size[1], size[0], channels), dtype=np.uint8)
+    whole = resize.photo(grain)
+    assert min(whole.shape[:2]) == 256
+    found, expected = resize.photo_middle(grain, crop).astype(int), crop.photo(whole).astype(int)
+    assert found.shape == (224, 224, channels)
+    # Pillow keeps the place of the middle in single precision: 3e-5 of a pixel, of grain with steps up to 255.
+    assert np.abs(found - expected).max() <= 1
+    assert (found != expected).mean() < 3e-5 * 255
+    assert np.array_equal(resize.photo(whole), whole)
+
+
 def test_a_damaged_or_missing_export_is_made_again(model, cache):
     network = FewShotClassifier.load(model).extractor.network
     path = network_cache.cache_file(LITE0, network.digest)
@@ -253,6 +268,7 @@ def test_networks_stand_side_by_side_by_name(cache, tmp_path, photo):
     loaded = FewShotClassifier.load(tmp_path / "both.e3bm")
     assert loaded.predict(photo) == both.predict(photo)
     assert loaded.extractor.origin.name == "efficientnet-lite0+efficientnet-lite2"
+    export_says_the_same(loaded, photo, tmp_path / "both.onnx")
     with pytest.raises(SettingsError, match="names a network twice"):
         choose_backbone("lite0+efficientnet-lite0")
     with pytest.raises(SettingsError, match="takes 2 preprocessings"):
@@ -275,20 +291,63 @@ def test_a_folder_is_looked_at_before_a_network(tmp_path, pretrained_run):
         run(FIT, folder, tmp_path / "m.e3bm", pretrained_run)
 
 
-def test_the_example_needs_no_e3bm(model, photo, tmp_path):
-    from e3bm.fewshot.onnx_export import export_onnx
-
+def export_says_the_same(model, photo, path):
+    """Every field of a prediction, from the photo alone: by the example, which does not know e3bm, and by the graph."""
     pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
-    loaded = FewShotClassifier.load(model)
-    export_onnx(loaded, tmp_path / "model.onnx")
+    from e3bm.fewshot.onnx_export import OUTPUTS, export_onnx
+
+    made, said = export_onnx(model, path), model.predict(photo)
     example = Path(__file__).resolve().parents[2] / "examples" / "onnx_photo.py"
     program = (
         f"import runpy, sys; runpy.run_path({str(example)!r}, run_name='__main__'); assert 'e3bm' not in sys.modules"
     )
-    words = run(program, tmp_path / "model.onnx", photo).split()
-    said = loaded.predict(photo)
+    words = run(program, path, photo).split()
     assert words[1] == said.label
     assert float(words[2]) == pytest.approx(100 * said.confidence, abs=0.11)
+
+    pixels = np.asarray(Image.open(photo).convert("RGB"))
+    parts = [one.photo_steps(pixels)[None] for one in model.extractor.pipelines()]
+    session = network_cache.quiet_runtime().InferenceSession(path)
+    assert [one.shape[1:] for one in parts] == list(made.inputs.values())
+    found = dict(zip(OUTPUTS, session.run(list(OUTPUTS), dict(zip(made.inputs, parts, strict=True))), strict=True))
+    np.testing.assert_allclose(found["probabilities"][0], list(said.probabilities.values()), atol=1e-5)
+    assert model.classes[found["label"][0]] == said.label
+    assert found["unknown"][0] == said.unknown
+    assert found["unknown_score"][0] == pytest.approx(said.unknown_score, abs=1e-5)
+    assert found["disagreement"][0] == pytest.approx(said.disagreement, abs=1e-5)
+
+
+def test_an_export_says_the_same_without_e3bm(model, photo, tmp_path):
+    export_says_the_same(FewShotClassifier.load(model), photo, tmp_path / "model.onnx")
+
+
+def test_networks_in_8_bits_say_nearly_the_same_and_only_in_onnxruntime(cache, tmp_path, photo, monkeypatch):
+    small = FewShotClassifier("lite0-int8").fit(support(2))
+    rows = [unit_rows(one.features(photo))[0] for one in (small, FewShotClassifier("lite0").fit(support(2)))]
+    assert 0.95 < float(rows[0] @ rows[1]) < 1 - 1e-6
+    small.save(tmp_path / "small.e3bm")
+    loaded = FewShotClassifier.load(tmp_path / "small.e3bm")
+    assert loaded.predict(photo) == small.predict(photo)
+    assert loaded.extractor.network.runner().engine == "onnxruntime"
+    with pytest.raises(SettingsError, match="8-bit integers, which cannot be exported"):
+        loaded.extractor.torch_networks()
+    monkeypatch.setenv(packaged.ENGINE_VARIABLE, "torch")
+    with pytest.raises(SettingsError, match="runs in onnxruntime only; use efficientnet-lite0"):
+        loaded.features(photo)
+    monkeypatch.delenv(packaged.ENGINE_VARIABLE)
+    monkeypatch.setattr(packaged, "_runners", {})
+    monkeypatch.setattr(network_cache, "is_whole", lambda path: False)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(SettingsError, match="cannot run here: onnx, which the first export needs, is not installed"):
+        loaded.features(photo)
+
+
+def test_other_weights_have_no_form_in_8_bits(monkeypatch, tmp_path):
+    ranges = tmp_path / "ranges.json"
+    ranges.write_text("{}")
+    monkeypatch.setattr(packaged, "RANGES_FILE", ranges)
+    with pytest.raises(SettingsError, match="other weights than those efficientnet-lite0-int8 is made for"):
+        choose_backbone("lite0-int8")
 
 
 def test_onnxruntime_leaves_no_trace_of_its_use(tmp_path):

@@ -97,13 +97,22 @@ class FeatureExtractor:
         parts = network.parts if isinstance(network, SideBySide) else (network,)
         return next(filter(None, (part.runner().note for part in parts)), None) if opened else None
 
-    def torch_network(self) -> "nn.Module":
-        """The network as a module of torch."""
-        if isinstance(self.network, SideBySide):
-            raise SettingsError(f"The backbone '{self.origin.name}' is of several networks; only one can be exported.")
-        module: Any = self.network
-        found: nn.Module = module.module() if isinstance(module, PackagedNetwork) else module
-        return found
+    def torch_networks(self) -> "tuple[nn.Module, ...]":
+        """The network as a module of torch, or each of several that stand side by side."""
+        network: Any = self.network
+        if not isinstance(network, PackagedNetwork | SideBySide):
+            return (network,)
+        parts = network.parts if isinstance(network, SideBySide) else (network,)
+        if any(part.weights.int8 for part in parts):
+            raise SettingsError(
+                f"The backbone '{self.origin.name}' computes in 8-bit integers, which cannot be exported; "
+                "fit the model with the network of the same name without -int8 for that."
+            )
+        return tuple(part.module() for part in parts)
+
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The preprocessing, or that of each of several networks."""
+        return self.pipeline.parts if isinstance(self.pipeline, SeveralPipelines) else (self.pipeline,)
 
     def digest(self) -> str:
         """The sha256 of exactly these weights: of the file that they come from, or of the network itself."""
@@ -111,7 +120,8 @@ class FeatureExtractor:
             return self.origin.digest
         from e3bm.runs.assembly import weights_digest
 
-        return weights_digest(self.torch_network())
+        (network,) = self.torch_networks()
+        return weights_digest(network)
 
     def features_or_errors(
         self, photos: Sequence[Photo], names: Sequence[str] = ()

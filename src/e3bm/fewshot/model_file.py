@@ -115,8 +115,8 @@ def model_bytes(
         tensors[PICTURES] = np.frombuffer(b"".join(pictures), dtype=np.uint8)
         about[PICTURES] = [len(one) for one in pictures]
     if keep_backbone and extractor.origin.kind in WITH_WEIGHTS:
-        weights = extractor.torch_network().state_dict()
-        tensors |= {f"backbone.{name}": value.detach().cpu().numpy() for name, value in weights.items()}
+        (network,) = extractor.torch_networks()
+        tensors |= {f"backbone.{name}": value.detach().cpu().numpy() for name, value in network.state_dict().items()}
     copies = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in tensors.items()}
     # One entry only: safetensors writes several in any order, and the same model should have the same bytes.
     return safetensors.numpy.save(copies, {ABOUT: _text({**about, DIGEST: content_digest(about, copies)})})

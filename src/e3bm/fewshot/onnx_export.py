@@ -2,15 +2,16 @@
 
 It takes 8-bit pixels of the network's own size, any number of images at once, normalises them itself, and gives
 probabilities, label, unknown, unknown score and disagreement. How a photo is brought to that size (resize by Pillow,
-then the middle) and the class names are in the file's metadata; examples/onnx_photo.py does it. Nothing is written
-before onnxruntime has given what Python gives.
+then the middle) and the class names are in the file's metadata; examples/onnx_photo.py does it. Networks side by side
+have an input each, with metadata of the same ending (`pixels_2`, `resize_2`). Nothing is written before onnxruntime has
+given what Python gives.
 """
 
 import json
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -47,8 +48,8 @@ class ExportedModel:
 
     path: Path
     size: int
-    input_shape: tuple[int, int, int]
-    """Height, width and channels of an image."""
+    inputs: dict[str, tuple[int, int, int]]
+    """Height, width and channels of an image, for every input."""
     difference: float
     """The largest difference of a number between Python's prediction and onnxruntime on the images that were tried."""
 
@@ -56,14 +57,16 @@ class ExportedModel:
 class ClassifierGraph(nn.Module):
     """Pixels to everything that is said of a photo; the head works in double precision, as in Python."""
 
-    def __init__(self, network: nn.Module, fitted: FittedHead, normalisation: Normalisation, views: int = 1) -> None:
+    def __init__(self, networks: "Sequence[PixelNetwork]", fitted: FittedHead, views: int = 1) -> None:
         """``views`` is that of a FeatureExtractor."""
         super().__init__()
         self.views = views
-        self.network, self.threshold, head = network, fitted.threshold, EnsembleHead.of(fitted.ensemble)
+        self.networks, self.threshold, head = (
+            nn.ModuleList(networks),
+            fitted.threshold,
+            EnsembleHead.of(fitted.ensemble),
+        )
         double = lambda values: nn.Buffer(torch.as_tensor(values).double())
-        mean, std = torch.tensor(normalisation.mean).double(), torch.tensor(normalisation.std).double()
-        self.scale, self.shift = nn.Buffer((1 / std).float()), nn.Buffer((-mean / std).float())
         self.centre, self.factor, self.unit_length = double(head.centre), float(head.factor), head.unit_length
         self.weight, self.bias = double(head.weight / fitted.temperature), double(head.bias / fitted.temperature)
         self.means, self.mean_squares = double(head.means), double(head.means.double().square().sum(-1))
@@ -75,12 +78,11 @@ class ClassifierGraph(nn.Module):
         ends, shares = torch.from_numpy(fitted.score_levels()), torch.tensor(LEVELS, dtype=torch.double)
         self.ends, self.steps, self.rises = double(ends[:-1]), double(ends.diff()), double(shares.diff())
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """[N, height, width, channels] of uint8 to OUTPUTS."""
-        images = (pixels.float() * self.scale + self.shift).permute(0, 3, 1, 2).contiguous()
-        features: Tensor = self.network(images).flatten(1)
+    def forward(self, *pixels: Tensor) -> tuple[Tensor, ...]:
+        """[N, height, width, channels] of uint8, for every network, to OUTPUTS."""
+        features = self.features(pixels)
         if self.views == MOST_VIEWS:
-            features = (features + self.network(images.flip(-1)).flatten(1)) / MOST_VIEWS
+            features = (features + self.features([each.flip(2) for each in pixels])) / MOST_VIEWS
         features = features.double()
         placed = ((unit(features) if self.unit_length else features) - self.centre) * self.factor
         scores = placed @ self.weight.mT + self.bias
@@ -101,6 +103,27 @@ class ClassifierGraph(nn.Module):
         below = LEVELS[0] + ((known.unsqueeze(-1) - self.ends) / self.steps).clamp(0, 1) @ self.rises
         return shares.float(), shares.argmax(-1), known < self.threshold, (1 - below).float(), disagreement.float()
 
+    def features(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Of one network as they are; of several at unit length, side by side."""
+        rows = [network(each) for network, each in zip(self.networks, pixels, strict=True)]
+        return rows[0] if len(rows) == 1 else torch.cat([unit(row) for row in rows], -1)
+
+
+class PixelNetwork(nn.Module):
+    """A network behind its normalisation."""
+
+    def __init__(self, network: nn.Module, normalisation: Normalisation) -> None:
+        super().__init__()
+        mean, std = torch.tensor(normalisation.mean).double(), torch.tensor(normalisation.std).double()
+        self.network, self.scale = network, nn.Buffer((1 / std).float())
+        self.shift = nn.Buffer((-mean / std).float())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """[N, height, width, channels] of uint8 to features."""
+        images = (pixels.float() * self.scale + self.shift).permute(0, 3, 1, 2).contiguous()
+        features: Tensor = self.network(images).flatten(1)
+        return features
+
 
 def _log_sum_exp(scores: Tensor) -> Tensor:
     largest = scores.amax(-1, keepdim=True)
@@ -113,74 +136,91 @@ def export_onnx(model: FewShotClassifier, path: str | Path, progress: Progress |
     onnx, runtime = _packages()
     progress = progress or Silent()
     target, fitted, extractor = Path(path), model.fitted, model.extractor
-    network, pipeline = extractor.torch_network(), extractor.pipeline
-    assert isinstance(pipeline, Pipeline)  # one network has one
-    graph = ClassifierGraph(network, fitted.head, pipeline.normalisation, extractor.views).eval()
+    pipelines = extractor.pipelines()
+    networks = [
+        PixelNetwork(network, pipeline.normalisation)
+        for network, pipeline in zip(extractor.torch_networks(), pipelines, strict=True)
+    ]
+    graph = ClassifierGraph(networks, fitted.head, extractor.views).eval()
+    names = [INPUT + _ending(place) for place in range(len(networks))]
     random = np.random.default_rng(0)
-    tried = [np.stack([_picture(pipeline, extractor.channels, random) for _ in range(count)]) for count in TRIED]
+    tried = [_pictures(pipelines, extractor.channels, count, random) for count in TRIED]
+    batch = {0: torch.export.Dim("batch")}
     with stage(progress, "making the ONNX graph", 0), _quiet(), torch.no_grad():
         program = torch.onnx.export(
             graph,
-            (torch.from_numpy(tried[-1]),),
-            input_names=[INPUT],
+            tuple(map(torch.from_numpy, tried[-1])),
+            input_names=names,
             output_names=list(OUTPUTS),
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamic_shapes=((batch,) * len(networks),),
             dynamo=True,
             verbose=False,
         )
     assert program is not None
     proto = program.model_proto
-    onnx.helper.set_model_props(proto, _about(fitted, extractor.origin.name, pipeline))
+    onnx.helper.set_model_props(proto, _about(fitted, extractor.origin.name, pipelines))
     content = proto.SerializeToString()
+    inputs = [dict(zip(names, each, strict=True)) for each in tried]
     with stage(progress, "comparing onnxruntime with Python", sum(TRIED)):
-        difference = _largest_difference(runtime, content, model, tried, progress)
+        difference = _largest_difference(runtime, content, model, inputs, progress)
     if not difference <= CLOSE:
         raise CheckpointError(
             f"The ONNX graph of this backbone differs from Python's prediction by {difference:.2g}, more than "
             f"{CLOSE:g}; nothing was written."
         )
     write_bytes(target, content)
-    height, width, channels = tried[0].shape[1:]
-    return ExportedModel(target, len(content), (height, width, channels), difference)
+    shapes = {name: each.shape[1:] for name, each in zip(names, tried[0], strict=True)}
+    return ExportedModel(target, len(content), shapes, difference)
 
 
-def _about(fitted: FittedModel, backbone: str, pipeline: Pipeline) -> dict[str, str]:
+def _ending(place: int) -> str:
+    """What the names of the input and of the metadata of a network end with."""
+    return f"_{place + 1}" if place else ""
+
+
+def _about(fitted: FittedModel, backbone: str, pipelines: Sequence[Pipeline]) -> dict[str, str]:
     """The metadata: class names, what happens to a photo before the graph, and what the numbers mean."""
     about = {
         "classes": json.dumps(fitted.classes, ensure_ascii=False),
-        "preprocessing": str(pipeline),
         "normalised_inside": "yes",
-        "mean": json.dumps(pipeline.normalisation.mean),
-        "std": json.dumps(pipeline.normalisation.std),
         "recall": repr(fitted.head.options.recall),
         "temperature": repr(fitted.head.temperature),
         "misfits": json.dumps(fitted.head.misfits.tolist()),
         "backbone": backbone,
         "made_by": f"e3bm {version('e3bm')}",
     }
-    for step in pipeline.steps:
-        if isinstance(step, Resize):
-            about |= {"resize": str(step.size), "interpolation": f"Pillow {step.filter.upper()}"}
-        elif isinstance(step, CentreCrop):
-            about["crop"] = str(step.size)
+    for place, pipeline in enumerate(pipelines):
+        found = {"preprocessing": str(pipeline)}
+        found |= {name: json.dumps(getattr(pipeline.normalisation, name)) for name in ("mean", "std")}
+        for step in pipeline.steps:
+            if isinstance(step, Resize):
+                found |= {"resize": str(step.size), "interpolation": f"Pillow {step.filter.upper()}"}
+            elif isinstance(step, CentreCrop):
+                found["crop"] = str(step.size)
+        about |= {name + _ending(place): text for name, text in found.items()}
     return about
 
 
-def _picture(pipeline: Pipeline, channels: int, random: np.random.Generator) -> np.ndarray:
-    """A smooth random picture up to the normalisation: white noise would be unlike anything that a network knows."""
-    coarse = random.integers(0, 256, (7, 9, channels), dtype=np.uint8)
-    return pipeline.photo_steps(Resize(256, "bicubic").photo(coarse))
+def _pictures(
+    pipelines: Sequence[Pipeline], channels: int, count: int, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Smooth random pictures up to the normalisation: white noise would be unlike anything that a network knows."""
+    coarse = [random.integers(0, 256, (7, 9, channels), dtype=np.uint8) for _ in range(count)]
+    smooth = [Resize(256, "bicubic").photo(each) for each in coarse]
+    return [np.stack([pipeline.photo_steps(each) for each in smooth]) for pipeline in pipelines]
 
 
 def _largest_difference(
-    runtime: Any, content: bytes, model: FewShotClassifier, tried: list[np.ndarray], progress: Progress
+    runtime: Any, content: bytes, model: FewShotClassifier, tried: list[dict[str, np.ndarray]], progress: Progress
 ) -> float:
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    pipeline, largest, done = model.extractor.pipeline, 0.0, 0
-    assert isinstance(pipeline, Pipeline)
-    for pixels in tried:
-        shares, _, _, score, disagreement = session.run(list(OUTPUTS), {INPUT: pixels})
-        features = [model.extractor.features_of(pipeline.normalisation.photo(each)) for each in pixels]
+    pipelines, largest, done = model.extractor.pipelines(), 0.0, 0
+    for inputs in tried:
+        shares, _, _, score, disagreement = session.run(list(OUTPUTS), inputs)
+        features = []
+        for photo in zip(*inputs.values(), strict=True):
+            seen = tuple(one.normalisation.photo(each) for one, each in zip(pipelines, photo, strict=True))
+            features.append(model.extractor.features_of(seen if len(seen) > 1 else seen[0]))
         expected = model.fitted.head.predict(np.stack(features))
         for difference in (
             shares - expected.probabilities,
@@ -188,7 +228,7 @@ def _largest_difference(
             score - expected.unknown_scores,
         ):
             largest = max(largest, float(np.abs(difference).max()))
-        done += len(pixels)
+        done += len(features)
         progress.advance(done)
     return largest
 

@@ -40,14 +40,14 @@ def run(words: Sequence[str]) -> int:
     progress = progress_here()
     with stage(progress, f"loading {options.model.name} and torch", 0):
         model = FewShotClassifier.load(options.model, backbone=options.backbone)
-        from e3bm.fewshot.onnx_export import INPUT, OUTPUTS, export_onnx
+        from e3bm.fewshot.onnx_export import OUTPUTS, export_onnx
     made = export_onnx(model, options.onnx, progress)
     if options.json:
         print_json(
             {
                 "onnx": str(made.path),
                 "bytes": made.size,
-                "input_shape": ["batch", *made.input_shape],
+                "inputs": {name: ["batch", *shape] for name, shape in made.inputs.items()},
                 "preprocessing": str(model.extractor.pipeline),
                 "classes": model.classes,
                 "difference": made.difference,
@@ -55,8 +55,9 @@ def run(words: Sequence[str]) -> int:
         )
         return 0
     show(f"saved {made.path} ({made.size / MEGABYTE:.1f} MB)")
-    show(f"  takes '{INPUT}': uint8 [batch, {', '.join(map(str, made.input_shape))}], which it normalises itself")
-    show(f"  after: {model.extractor.pipeline}")
+    for (name, shape), pipeline in zip(made.inputs.items(), model.extractor.pipelines(), strict=True):
+        show(f"  takes '{name}': uint8 [batch, {', '.join(map(str, shape))}], which it normalises itself")
+        show(f"  after: {pipeline}")
     show(f"  gives {', '.join(OUTPUTS)}; classes and preprocessing are in the metadata")
     show(f"  onnxruntime agrees with Python's prediction to {made.difference:.1g}")
     return 0

@@ -25,7 +25,8 @@ class Options:
     out: Path
     """The model file to write, such as birds.e3bm."""
     backbone: str | None = None
-    """lite0 (unset; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, a run folder, or transformers:NAME."""
+    """lite0 (unset; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, lite0-int8, lite2-int8 (8-bit integers,
+    half the time), a run folder, or transformers:NAME."""
     pipeline: str | None = None
     """Preprocessing of photos, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
     views: Literal[1, 2] = 1

