@@ -49,7 +49,7 @@ def broken(tensor, value):
         ({"support_mask": torch.ones(2, 3, dtype=torch.bool)}, r"support mask has shape \(2, 3\), the labels \(2, 4\)"),
         ({"support_classes": torch.zeros(2, 3).long()}, r"support has.*class numbers of shape \(2, 3\)"),
         ({"query_classes": torch.zeros(2, 3)}, "query class numbers must be 64-bit integers, found torch.float32"),
-        ({"query_classes": torch.full((2, 3), -1)}, "query class numbers count from 0, found -1"),
+        ({"query_classes": torch.full((2, 3), -1)}, "query class numbers must count from 0, found -1"),
         ({"support": broken(torch.randn(2, 4, 5), float("nan"))}, "support holds NaN or infinite numbers"),
         ({"query": broken(torch.randn(2, 3, 5), float("inf"))}, "query holds NaN or infinite numbers"),
         ({"query": broken(torch.randn(2, 3, 5), float("-inf"))}, "query holds NaN or infinite numbers"),

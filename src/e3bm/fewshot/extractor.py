@@ -91,8 +91,8 @@ class FeatureExtractor:
         network = self.network
         if not isinstance(network, PackagedNetwork | SideBySide):
             return (
-                f"Photos go through torch, which is slower to start: the backbone '{self.origin.name}' "
-                "has no form for onnxruntime."
+                f"Photos go through torch, which starts more slowly: the backbone '{self.origin.name}' cannot run in "
+                f"onnxruntime."
             )
         parts = network.parts if isinstance(network, SideBySide) else (network,)
         return next(filter(None, (part.runner().note for part in parts)), None) if opened else None
@@ -100,7 +100,9 @@ class FeatureExtractor:
     def torch_network(self) -> "nn.Module":
         """The network as a module of torch."""
         if isinstance(self.network, SideBySide):
-            raise SettingsError(f"The backbone '{self.origin.name}' is of several networks; only one can be exported.")
+            raise SettingsError(
+                f"The backbone '{self.origin.name}' consists of several networks; only a single one can be exported."
+            )
         module: Any = self.network
         found: nn.Module = module.module() if isinstance(module, PackagedNetwork) else module
         return found

@@ -189,7 +189,9 @@ def _largest_difference(runtime: Any, content: bytes, model: FewShotClassifier, 
 def _check_target(path: Path) -> None:
     """Refuse names that are not those of an ONNX file: whatever has such a name would be replaced."""
     if path.is_dir() or path.suffix != SUFFIX:
-        raise CheckpointError(f"An export is a file whose name ends in {SUFFIX}; found {path}, which is left alone.")
+        raise CheckpointError(
+            f"The name of an exported file must end in {SUFFIX}; found {path}, which was left unchanged."
+        )
 
 
 def _packages() -> tuple[Any, Any]:

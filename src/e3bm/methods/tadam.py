@@ -49,7 +49,7 @@ class TadamSettings(MethodSettings):
         takes="images",
         backbone=("full",),
         class_numbers=True,
-        reasons={"backbone.adapt": "TADAM conditions the network anew for every task, so features cannot be kept"},
+        reasons={"backbone.adapt": "TADAM conditions the network for every task, so features cannot be precomputed"},
     )
 
     name: Literal["tadam"] = "tadam"
@@ -62,7 +62,7 @@ class TadamSettings(MethodSettings):
     conditioned: int | None = Field(default=None, ge=0)
     """How many of the last convolutions the task conditions; unset: all."""
     co_training: bool = True
-    """Whether the support is also classified among all training classes, with a weight that falls."""
+    """Whether the support is also classified among all training classes, with a decreasing weight."""
     weight_decay: float = Field(default=0.0005, ge=0)
     """Penalty on squares of kernels and of the embedding's weights; BatchNorm and biases have none."""
     film_decay: float = Field(default=0.01, ge=0)

@@ -97,7 +97,7 @@ def preset_name(row: PaperRow, scale: Scale) -> str:
     size, _, variant = scale.partition("-")
     if size == "small" and row.dataset != "fc100":
         raise SettingsError(
-            f"There are presets for two cores on fc100 only; for {row.dataset} say --scale paper, which takes days."
+            f"There are presets for two cores on fc100 only; for {row.dataset} use --scale paper, which takes days."
         )
     word = row.system.preset
     if variant and word not in VARIANTS[variant]:
@@ -148,7 +148,7 @@ def _backbones(
             except Interrupted as stop:
                 if not time_is_over():
                     raise
-                progress.say(f"{key}: the time is over, and what builds on it waits. {stop}")
+                progress.say(f"{key}: the time is up, and what builds on it has to wait. {stop}")
                 continue
         found[key] = effort.runs / key
     return found

@@ -185,8 +185,9 @@ def reliability_drawing(points: Sequence[ReliabilityPoint]) -> Drawing:
         return []
 
     caption = (
-        "How often answers of some confidence are right, with 95 % intervals. On the dotted diagonal confidence is "
-        "what it says, below it the model is too sure, above it too unsure. Dots grow with the number of answers."
+        "How often answers of some confidence are right, with 95 % intervals. On the dotted diagonal, confidence "
+        "matches accuracy; below it the model is overconfident, above it underconfident. Dots grow with the number of "
+        "answers."
     )
     return draw("reliability", caption, paint, height=HEIGHT + 0.3)
 
@@ -212,7 +213,8 @@ def threshold_drawing(
         return handles
 
     caption = (
-        "What every threshold of `unknown` would keep of photos of the classes, and catch of photos of other classes."
+        "How many photos of the classes every threshold of `unknown` would keep, and how many photos of other classes "
+        "it would catch."
     )
     return draw("thresholds", caption, paint, height=HEIGHT)
 

@@ -16,7 +16,7 @@ class Options:
     """Which model, which photo, and what it shows."""
 
     model: Annotated[Path, tyro.conf.Positional]
-    """A file of `e3bm fit`; it is changed, unless --out names another."""
+    """A model file made by `e3bm fit`; it is changed unless --out names another file."""
     photo: Annotated[Path, tyro.conf.Positional]
     """A photo whose answer was wrong, or that has no label yet."""
     label: Annotated[str, tyro.conf.Positional]
@@ -26,7 +26,7 @@ class Options:
     out: Path | None = None
     """Another model file to write; unset: the model itself is replaced."""
     backbone: str | None = None
-    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    """Run folder or transformers:NAME, if the model file does not contain its backbone."""
     json: bool = False
     """Print the answers before and after as JSON."""
 

@@ -310,7 +310,9 @@ def evaluate(
     known = truth >= 0
     if not known.any():
         there = ", ".join(sorted(set(labels))[:5])
-        raise DataError(f"No example is of a class that the model knows ({', '.join(classes[:5])}); found {there}.")
+        raise DataError(
+            f"No example belongs to a class that the model knows ({', '.join(classes[:5])}); found {there}."
+        )
     wrong = np.flatnonzero((found.labels != truth) & (known | ~found.unknown))
     confidence = found.probabilities.max(1)
     mistakes = [
@@ -366,6 +368,6 @@ def _seen_before(fitted: FittedModel, rows: Float[np.ndarray, "N D"], names: Seq
     if not seen:
         return ()
     return (
-        f"{len(seen)} of {len(names)} examples were fitted on (such as {seen[0]}), "
-        "so the numbers are too good; evaluate on others.",
+        f"The model was fitted on {len(seen)} of these {len(names)} examples (such as {seen[0]}), so the numbers are "
+        f"too good; evaluate on others.",
     )

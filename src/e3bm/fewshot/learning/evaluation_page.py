@@ -159,8 +159,8 @@ def _class_table(found: Evaluation) -> Table:
         for one in sorted(found.by_class, key=lambda one: (one.recall.value is None, one.recall.value or 0, one.name))
     )
     notes = (
-        "Recall: photos of the class that got its name. Precision: photos with that answer that are of it, among "
-        "photos of the model's classes. In brackets 95 % intervals.",
+        "Recall: the share of photos of the class that were given its name. Precision: the share of photos given its "
+        "name that belong to it, among photos of the model's classes. 95 % intervals are in brackets.",
     )
     return Table(("class, weakest first", "photos", "recall", "precision", "called unknown"), rows, notes=notes)
 
@@ -203,8 +203,9 @@ def _mistakes(found: Evaluation) -> str:
     shown = found.mistakes[:MOST_SHOWN]
     more = f" The first {MOST_SHOWN} of {len(found.mistakes)}." if len(found.mistakes) > len(shown) else ""
     opening = (
-        "Wrong answers, the surest first, with the labelled photos that counted most for the answer (+) or against "
-        f"it (-). A sure mistake is often a wrong label.{more}"
+        "Wrong answers, the most confident first, with the labelled photos that counted most for the answer (+) or "
+        "against "
+        f"it (-). A confident mistake is often a wrong label.{more}"
     )
     cards = [_card(found, one) for one in shown]
     first, rest = "".join(cards[:SHOWN_AT_ONCE]), "".join(cards[SHOWN_AT_ONCE:])
@@ -226,9 +227,9 @@ def _card(found: Evaluation, one: Mistake) -> str:
     of = (
         f"{escape(one.label)} had {100 * one.probability:.0f} %"
         if one.label in found.classes
-        else f"{escape(one.label)} is no class of the model; it should be called unknown"
+        else f"{escape(one.label)} is not a class of the model; it should be called unknown"
     )
-    flag = "<p class='flag'>It was called unknown, too.</p>" if one.unknown else ""
+    flag = "<p class='flag'>It was also called unknown.</p>" if one.unknown else ""
     mattered = "".join(
         f"<br>{'+' if part.amount >= 0 else '−'} {escape(_photo_words(part.label, part.name))}"
         for part in one.influences
@@ -290,8 +291,8 @@ def _thresholds(found: Evaluation) -> str:
     hint = (
         ""
         if found.caught.of
-        else "<p class='missing'>All photos are of classes that the model knows, so nothing tells how many others it "
-        "would catch: add a folder of photos of something else.</p>"
+        else "<p class='missing'>All photos are of classes that the model knows, so these photos cannot show how many "
+        "others it would catch: add a folder of photos of something else.</p>"
     )
     hint += (
         "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the photos of "
