@@ -46,9 +46,10 @@ class Maml(InnerLoopMethod):
     """Initial weights of a backbone and a linear head, adapted together; BatchNorm's scale and shift are not adapted.
 
     The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. With ``start``
-    "zero" the head begins every task at zero, so that no class is ahead before its examples are seen (Kao et al., ICLR
-    2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general path
-    through any network. ``epochs`` is needed by ``per_step`` BatchNorm only, whose sets ``led`` numbers as MAML++ does.
+    "zero" the head begins every task at zero, so that no class has an advantage before its examples are seen (Kao et
+    al., ICLR 2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general
+    path through any network. ``epochs`` is needed by ``per_step`` BatchNorm only, whose sets ``led`` numbers as MAML++
+    does.
     """
 
     settings = MamlSettings

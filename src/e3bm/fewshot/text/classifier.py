@@ -39,7 +39,7 @@ class TextClassifier(FewShotClassifier):
     def load(  # type: ignore[override]  # an encoder in place of a backbone
         cls, path: str | Path, *, encoder: Encoder | None = None, prior: str | Path | None = None
     ) -> "TextClassifier":
-        """A classifier from a file; an encoder of one's own is given again, and must be the same."""
+        """A classifier from a file; an encoder of your own must be passed again, and be the same."""
         return cls._loaded_text(Path(path), None, encoder, prior)
 
     @classmethod
