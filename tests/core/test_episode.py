@@ -46,7 +46,7 @@ def broken(tensor, value):
         ({"support": torch.randn(4, 5)}, r"must be \[tasks, examples, ...features or image\]; found shapes \(4, 5\)"),
         ({"query": torch.randn(2, 3, 6)}, r"in feature shape; found \(2, 4, 5\) and \(2, 3, 6\)"),
         ({"query": torch.randn(1, 3, 5)}, "must agree in the number of tasks and in feature shape"),
-        ({"support_mask": torch.ones(2, 3, dtype=torch.bool)}, r"support mask has shape \(2, 3\), the labels \(2, 4\)"),
+        ({"support_mask": torch.ones(2, 3, dtype=torch.bool)}, r"support mask has shape \(2, 3\), but the labels have \(2, 4\)"),
         ({"support_classes": torch.zeros(2, 3).long()}, r"support has.*class numbers of shape \(2, 3\)"),
         ({"query_classes": torch.zeros(2, 3)}, "query class numbers must be 64-bit integers, found torch.float32"),
         ({"query_classes": torch.full((2, 3), -1)}, "query class numbers must count from 0, found -1"),

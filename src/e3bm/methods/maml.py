@@ -72,7 +72,7 @@ class Maml(InnerLoopMethod):
         if not isinstance(backbone, ImageBackbone):
             raise SettingsError(
                 "MAML needs a backbone that states its feature_size and feature_positions; found "
-                "{type(backbone).__name__}: wrap it with e3bm.backbones.wrap."
+                f"{type(backbone).__name__}: wrap it with e3bm.backbones.wrap."
             )
         if loss_scale not in ("ways", "mean"):
             raise SettingsError(f"MAML's inner loss is scaled by 'ways' or 'mean'; found '{loss_scale}'.")
