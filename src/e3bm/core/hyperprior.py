@@ -80,7 +80,7 @@ class FcGenerator(Generator):
     def bind(self, basis: Basis, epochs: int, line: Line) -> "BoundFc":
         if epochs != self.epochs:
             raise SettingsError(
-                f"The hyperprior has layers for {self.epochs} epochs, but {epochs} were asked for; "
+                f"The hyperprior has layers for {self.epochs} epochs but {epochs} were asked for; "
                 f"train and test with the same number."
             )
         # A line of a linear layer is a linear layer: nothing is left to do at the epochs.
