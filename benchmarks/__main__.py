@@ -80,7 +80,7 @@ def _machine_text(about: dict[str, Any]) -> str:
         f"{about['processor']}, {about['cores']} cores, {about['vector_instructions']}, "
         f"{about['memory_gigabytes']} GB; torch {packages['torch']}, Python {about['python']}; "
         f"{about['sgemm_gflops_one_thread']} GFLOP/s of sgemm on one thread; load average "
-        f"{about['load_average_at_begin'][0]} at the begin; {about.get('minutes', 0)} minutes; "
+        f"{about['load_average_at_begin'][0]} at the start; {about.get('minutes', 0)} minutes; "
         f"commit {about['commit']}.\n\n"
     )
 

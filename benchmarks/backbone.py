@@ -102,6 +102,8 @@ def tables(quick: bool) -> list[Table]:
             (f"{size} px", name, 1e3 * seconds / IMAGES, first / seconds, work / seconds / peak)
             for name, seconds in medians.items()
         ]
-    about = f"ResNet-12, {IMAGES} images a call, one thread; the share is of this machine's sgemm in the same run."
+    about = (
+        f"ResNet-12, {IMAGES} images per call, one thread; the share is that of this machine's sgemm in the same run."
+    )
     columns = ("images", "form", "ms an image", "times faster", "share of sgemm")
     return [Table("Backbone, one change at a time", about, columns, tuple(lines))]

@@ -122,7 +122,8 @@ def tables(quick: bool) -> list[Table]:
             lines.append((what, value, *per_task, *memory))
     heads = Table(
         "Growth of the cosine head with an LSTM hyperprior",
-        f"M = 100, T = {TASKS}, d = {FEATURES}, 1-shot unless said; CPU time per task, peak megabytes of a call.",
+        f"M = 100, T = {TASKS}, d = {FEATURES}, 1-shot unless stated otherwise; CPU time per task, "
+        "peak megabytes of a call.",
         ("changed", "to", "loop alone, ms", "test, ms", "training step, ms", "test, MB", "training step, MB"),
         tuple(lines),
     )

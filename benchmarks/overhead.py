@@ -126,9 +126,9 @@ def tables(quick: bool) -> list[Table]:
         for size in (32,) if quick or shots > 1 else (32, 84):
             lines += _maml_lines(size, shots, 1 if quick or size > 32 else 7)
     about = (
-        "Time of E3BM over the method without it, on features or, for MAML, the whole network. A MAML that answers its "
-        "queries once, after the last step, does M - 1 query passes fewer than any ensemble of its epochs; the "
-        "original code answers after every step, and against that only the hyperprior is added."
+        "Time with E3BM divided by time without it, on features or, for MAML, with the whole network. A MAML that "
+        "answers its queries once, after the last step, makes M - 1 fewer query passes than any ensemble of its "
+        "epochs; the original code answers after every step, and compared with that only the hyperprior is added."
     )
     return [
         Table(

@@ -34,7 +34,7 @@ def _measured(folder: Path) -> dict[str, str]:
     speed, load = about["sgemm_gflops_one_thread"], about["load_average_at_begin"][0]
     machine = (
         f"{about['processor']}, {about['cores']} cores, {about['vector_instructions']}; torch "
-        f"{about['packages']['torch']}; {speed} GFLOP/s of sgemm on one thread; load average {load} at the begin, "
+        f"{about['packages']['torch']}; {speed} GFLOP/s of sgemm on one thread; load average {load} at the start, "
         f"{about['minutes']} minutes; commit {about['commit']}.\n"
     )
     return {"targets": rows_markdown(rows), "machine": machine} | {

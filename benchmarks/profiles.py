@@ -49,7 +49,7 @@ def tables(quick: bool) -> list[Table]:
         for side, work in (("plain", slow), ("this package", fast)):
             lines.append((name, side, *profiled(work)))
     about = (
-        "One call each under torch.profiler, which itself costs time where calls are many; of heads the plain side "
-        f"does one task, on SIB's {sib.FEW_TASKS}, ours all T. Shares are of the time inside operators."
+        "One call each under torch.profiler, which itself takes time when there are many calls. For heads the plain "
+        f"side does one task, for SIB {sib.FEW_TASKS}; ours does all T. Shares are of the time inside operators."
     )
     return [Table("Profiles before and after", about, COLUMNS, tuple(lines))]

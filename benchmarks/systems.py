@@ -118,9 +118,9 @@ def tables(quick: bool) -> list[Table]:
         lines.append((train.title, fed, *cells))
     shown = [f"{shots}-shot, {when}" for shots in ((1,) if quick else (1, 5)) for when in ("test", "training")]
     about = (
-        "Milliseconds of CPU time a task by each method's small preset on FC100, one thread: 15 queries at test (16 "
-        "tasks of features or 2 of images together), episodes and meta-batches of the preset in training. Images pass "
-        "the half-width ResNet-12 or the 4CONV of the preset; ready features have been computed before."
+        "Milliseconds of CPU time per task for each method's small preset on FC100, one thread: at test 15 queries (16 "
+        "tasks of features or 2 of images together), in training the preset's episodes and meta-batches. Images pass "
+        "through the preset's half-width ResNet-12 or 4CONV; precomputed features do not."
     )
     return [Table("Every method", about, ("method", "takes", *shown), tuple(lines))]
 

@@ -187,7 +187,7 @@ def _long_table(dataset: str) -> str:
         "Our backbone",
         "Seeds",
         "Budget",
-        "Beside the published recipe",
+        "Differences from the published recipe",
         "Run",
     )
     places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12, 13)

@@ -63,7 +63,7 @@ def test_another_letter_anywhere_is_noticed_or_means_the_same(tmp_path):
         (b'["' + b"[" * 1000 + b'", ' + b"[]," * 100 + b"1", "Expecting"),
         (b"\xff\xfe[\x00]\x00", "byte 0 is not UTF-8"),
         (b'{"a": "\xe9"}', "byte 7 is not UTF-8"),
-        (b'{"a": "\\ud800"}', "half of a letter"),
+        (b'{"a": "\\ud800"}', "half of a character"),
         (b"", "Expecting value"),
         (b"9" * 5000, "digits"),
         (b'{"a": 1} x', "Extra data"),

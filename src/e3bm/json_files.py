@@ -46,7 +46,7 @@ def parse_json(content: bytes | str, most: int = MOST_BYTES) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError("it holds half of a letter") from None
+            raise ValueError("it holds half of a character") from None
     return value
 
 

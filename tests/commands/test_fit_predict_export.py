@@ -169,7 +169,7 @@ def test_sets_of_one_class_are_said_to_be_so(model, asked, capsys):
     words = ["predict", model, asked / "grass.png", asked / "sky.png", "--coverage"]
     rows = json.loads(said(capsys, [*words, "0.5", "--json"]).out)
     assert [row["prediction_set"] for row in rows] == [["grass"], ["sky"]]
-    assert said(capsys, [*words, "0.5"]).err.endswith("e3bm: sets of 50 %: every photo has one class.\n")
+    assert said(capsys, [*words, "0.5"]).err.endswith("e3bm: in prediction sets of 50 %, every photo has one class.\n")
     assert "one class" not in said(capsys, [*words, "0.5", "--json"]).err
     assert "one class" not in said(capsys, [*words, "0.99"]).err
 
@@ -195,7 +195,7 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
     shutil.copy(broken / "sky" / "1.png", broken / "grass" / "copy.png")
     assert "The same photo is in class 'grass'" in fit(broken)
     assert "is a folder" in sentence(capsys, "fit", photos, "--out", tmp_path, "--backbone", pretrained_run)
-    assert "left alone" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", pretrained_run)
+    assert "left unchanged" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", pretrained_run)
     assert "no run folder" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "nothing")
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     assert install_command("pretrained") in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm")
@@ -238,9 +238,9 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
 def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):
     letter = tmp_path / "letter.txt"
     letter.write_text("Dear reader")
-    assert "is left alone" in sentence(capsys, "export", model, "--onnx", letter)
+    assert "was left unchanged" in sentence(capsys, "export", model, "--onnx", letter)
     assert letter.read_text() == "Dear reader"
-    assert "is left alone" in sentence(capsys, "export", model, "--onnx", tmp_path)
+    assert "was left unchanged" in sentence(capsys, "export", model, "--onnx", tmp_path)
     kept = tmp_path / "kept.onnx"
     kept.write_bytes(b"the work of last week")
     told = sentence(capsys, "export", model, "--onnx", kept)

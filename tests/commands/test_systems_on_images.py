@@ -105,7 +105,7 @@ def test_a_robust_ensemble_continues_in_either_stage(small_data, tmp_path, step)
         ("ctm", {"backbone.name": "resnet12", "backbone.whitened": True}, "this method needs feature maps; choose"),
         ("ctm", {"method.widths": (0,)}, "greater than or equal to 1"),
         ("ctm", {"method.epochs": 3}, "CTM has no option --method.epochs; it has --method.widths"),
-        ("tadam", {"backbone.adapt": "frozen"}, "TADAM conditions the network anew for every task"),
+        ("tadam", {"backbone.adapt": "frozen"}, "TADAM conditions the network for every task"),
         ("tadam", {"backbone.batchnorm": "per_step"}, "TADAM does not work with backbone.batchnorm 'per_step'"),
         ("tadam", {"method.conditioned": 9}, "Conv4 has 4 of them, and 9 were asked for"),
         ("robust", {"backbone.batchnorm": "running"}, "begin untrained and learn their running averages"),

@@ -163,10 +163,10 @@ def test_other_shots_and_queries_are_no_problem_for_anyone(runs, name):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("maml", "made for 3 ways because of its linear head; the tasks have 5"),
-        ("mtl", "made for 3 ways because of its learned initialiser; the tasks have 5"),
-        ("sib", "made for 3 ways because of its published synthetic-gradient net; the tasks have 5"),
-        ("mtl flat", "flat summary is made for 3 ways, the tasks have 5"),
+        ("maml", "made for 3 ways because of its linear head, but the tasks have 5"),
+        ("mtl", "made for 3 ways because of its learned initialiser, but the tasks have 5"),
+        ("sib", "made for 3 ways because of its published synthetic-gradient net, but the tasks have 5"),
+        ("mtl flat", "flat summary is made for 3 ways, but the tasks have 5"),
     ],
 )
 def test_models_that_cannot_say_why(runs, capsys, name, reason):

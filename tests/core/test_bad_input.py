@@ -197,7 +197,7 @@ def test_epochs():
 )
 def test_another_number_of_ways(build, why):
     model = MetaLearner(build(), Hyperprior(Constant(0.1), LastOnly()), 2)
-    with pytest.raises(SettingsError, match=f"made for 5 ways because of its {why}; the tasks have 3"):
+    with pytest.raises(SettingsError, match=f"made for 5 ways because of its {why}, but the tasks have 3"):
         model(batch(*plain_features()))
 
 
@@ -230,11 +230,11 @@ def test_features_of_another_size():
 @pytest.mark.parametrize(
     ("context", "sentence"),
     [
-        (Context(Stats(), embedding=4), "made for embeddings of 4 features, the task's have 6"),
-        (Context(ClassMean(4)), "made for gradients of 4 features, the task's have 6"),
-        (Context(Flat(4, WAYS)), "made for gradients of 4 features, the task's have 6"),
-        (Context(Rms(4)), "made for gradients of 4 features, the task's have 6"),
-        (Context(Flat(FEATURES, 5)), "flat summary is made for 5 ways, the tasks have 3"),
+        (Context(Stats(), embedding=4), "made for embeddings of 4 features, but the task's have 6"),
+        (Context(ClassMean(4)), "made for gradients of 4 features, but the task's have 6"),
+        (Context(Flat(4, WAYS)), "made for gradients of 4 features, but the task's have 6"),
+        (Context(Rms(4)), "made for gradients of 4 features, but the task's have 6"),
+        (Context(Flat(FEATURES, 5)), "flat summary is made for 5 ways, but the tasks have 3"),
     ],
 )
 def test_a_context_for_other_tasks(context, sentence):
@@ -255,7 +255,7 @@ def test_features_of_another_precision_are_refused_in_a_sentence(name, dtype):
     make, rate = METHODS[name]
     learner = MetaLearner(make(), Hyperprior(Learned([rate] * EPOCHS), Learned(equal_values(EPOCHS))), EPOCHS)
     support, query = (features.to(dtype) for features in plain_features())
-    with pytest.raises(DataError, match=rf"The tasks are of {dtype} and the learner of torch\.float32"):
+    with pytest.raises(DataError, match=rf"The tasks are {dtype} and the learner is torch\.float32"):
         learner(batch_of(support, query))
 
 

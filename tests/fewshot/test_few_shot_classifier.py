@@ -139,7 +139,7 @@ def test_names_that_differ_only_in_case_are_noted():
     photos = {"Crow": pictures("sky", 2), "crow": pictures("sand", 2), "Größe": pictures("brick", 2)}
     (note,) = unfitted().fit(photos).notes
     assert note == (
-        "The classes 'Crow', 'crow' differ only in upper and lower case; if they are one, join their folders."
+        "The classes 'Crow', 'crow' differ only in upper and lower case; if they are one class, merge their folders."
     )
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_learned_from_is_refused(model, tmp_path):
     refused("Class 'sky' has no photo", new.fit, {**support(2), "sky": []})
     refused("two or more classes; found only 'sky'", new.fit, {"sky": pictures("sky", 2)})
     refused("two or more classes; found none", new.fit, {})
-    refused("as many labels", new.fit, pictures("sky", 2))
+    refused("needs a label for each", new.fit, pictures("sky", 2))
     refused("2 photos and 1 labels", new.fit, pictures("sky", 2), ["sky"])
     refused("subfolders are the classes", new.fit, str(tmp_path), ["sky"])
     refused("keys are the classes", new.fit, support(), ["sky"])
@@ -196,7 +196,9 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     for name in ("grass", "sky"):
         (folder / name / "bad.png").write_bytes((folder / name / "0.png").read_bytes()[:100])
     named = r"grass.bad.png cannot be used: it is damaged .*sky.bad.png cannot be used: .*\. "
-    advice = r"Remove or replace these 2 photos, or go on without: --skip-unreadable \(skip_unreadable=True in Python\)"
+    advice = (
+        r"Remove or replace these 2 photos, or continue without: --skip-unreadable \(skip_unreadable=True in Python\)"
+    )
     refused(named + advice, unfitted().fit, folder)
     found = unfitted().fit(folder, skip_unreadable=True)
     assert found.counts == dict.fromkeys(CLASSES, 4)
@@ -250,7 +252,7 @@ def test_any_module_serves_and_is_left_alone():
 
 
 def test_backbones_that_are_not_there(tmp_path):
-    refused("no run folder or weights file .*nowhere; for a model of a hub write transformers:nowhere",
+    refused("no run folder or weights file .*nowhere; for a model from the Hugging Face hub write transformers:nowhere",
             FewShotClassifier, "nowhere")  # fmt: skip
     refused("holds no run", FewShotClassifier, tmp_path)
     (tmp_path / "x.safetensors").write_bytes(b"no")

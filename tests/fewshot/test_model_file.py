@@ -164,7 +164,7 @@ def test_networks_of_users_come_back_with_the_same_weights_only(tmp_path):
     path = tmp_path / "own.e3bm"
     own = unfitted().fit(support())
     own.save(path)
-    with pytest.raises(CheckpointError, match=r"network of its user's own \(Conv4\).*load\(.*backbone=network\)"):
+    with pytest.raises(CheckpointError, match=r"the user's own network \(Conv4\).*load\(.*backbone=network\)"):
         FewShotClassifier.load(path)
     assert FewShotClassifier.load(path, backbone=network()).predict(ASKED) == own.predict(ASKED)
     other = network()
@@ -212,16 +212,16 @@ def rewrite(path, about, tensors):
         ("classes", 3, "cannot be used"),
         ("counts", [4, 4, 10**9], "does not fit the head"),
         ("counts", [4, 4, -1], "numbers of photos"),
-        ("temperature", -1.0, "no usable number"),
+        ("temperature", -1.0, "not usable number"),
         ("temperature", "hot", "cannot be used"),
-        ("temperature", 1e-320, "no usable number"),
-        ("temperature", 1e300, "no usable number"),
-        ("backbone.settings", "conv4", "no object"),
-        ("backbone.settings", None, "no object"),
-        ("backbone.name", ["x"], "no text"),
-        ("threshold", float("nan"), "no usable number"),
+        ("temperature", 1e-320, "not usable number"),
+        ("temperature", 1e300, "not usable number"),
+        ("backbone.settings", "conv4", "not an object"),
+        ("backbone.settings", None, "not an object"),
+        ("backbone.name", ["x"], "not text"),
+        ("threshold", float("nan"), "not usable number"),
         ("levels", [0.0] * 3, "cannot be used"),
-        ("levels", [float("nan")] * 11, "no usable number"),
+        ("levels", [float("nan")] * 11, "not usable number"),
         ("trust", {}, "cannot be used"),
         ("options", {"recall": 7}, "recall"),
         ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "doubts a photo"),
@@ -230,7 +230,7 @@ def rewrite(path, about, tensors):
         ("pipeline", "flip, normalise cifar", "not one for photos"),
         ("pipeline", ", ".join(["invert"] * 9) + ", normalise cifar", "9 steps"),
         ("pipeline", "nonsense", "ends with 'normalise NAME'"),
-        ("backbone.kind", "magic", "not known"),
+        ("backbone.kind", "magic", "unknown kind"),
         ("backbone.kind", "package", "cannot be used"),
         ("backbone.settings", {"name": "resnet12", "width": 1.0, "image_size": 16}, "do not fit a resnet12"),
         ("backbone.settings", {"name": "nothing", "width": 1.0, "image_size": 16}, "nothing"),
@@ -345,7 +345,7 @@ def test_no_flipped_byte_goes_unseen(model, data):
 def test_files_of_others_are_not_written_over(model, tmp_path):
     photo = tmp_path / "photo.jpg"
     photo.write_bytes(b"a photo")
-    with pytest.raises(CheckpointError, match="exists but is not a model file; it was left alone"):
+    with pytest.raises(CheckpointError, match="exists but is not a model file; it was left unchanged"):
         model.save(photo)
     assert photo.read_bytes() == b"a photo"
     with pytest.raises(CheckpointError, match="is a folder; give the name of a model file"):

@@ -106,7 +106,7 @@ def test_evaluation_has_no_pictures_and_says_sentences():
 def test_an_encoder_of_ones_own(tmp_path):
     mine = TextClassifier(letters).fit(TOPICS)
     mine.save(tmp_path / "own.e3bm")
-    with pytest.raises(CheckpointError, match="give it again"):
+    with pytest.raises(CheckpointError, match="pass it again"):
         TextClassifier.load(tmp_path / "own.e3bm")
     loaded = TextClassifier.load(tmp_path / "own.e3bm", encoder=letters)
     assert loaded.predict(NEW["food"]) == mine.predict(NEW["food"])
@@ -127,7 +127,7 @@ def test_models_of_photos_and_of_sentences_are_told_apart(tmp_path):
         ([" "], "Sentence 1 cannot be used: it is empty"),
         (["ok", 3], "Sentence 2 cannot be used: it is of type int"),
         (["x" * 200_000], "200,000 characters"),
-        ([], "There is no sentence"),
+        ([], "No sentence was given"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(texts, words):

@@ -323,7 +323,7 @@ def _without_shape_checks():
 @pytest.mark.usefixtures("_without_shape_checks")
 def test_errors_say_what_to_do():
     method = smooth()
-    with pytest.raises(SettingsError, match="made for 3 ways because of its linear head; the tasks have 2"):
+    with pytest.raises(SettingsError, match="made for 3 ways because of its linear head, but the tasks have 2"):
         method.begin(logistic_step("first")[2])
     features = TaskBatch(torch.zeros(1, 3, 8), torch.arange(3)[None], torch.zeros(1, 3, 8), None, WAYS)
     with pytest.raises(DataError, match=r"takes images .*; found shape \(1, 3, 8\)"):

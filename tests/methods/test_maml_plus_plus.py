@@ -311,7 +311,7 @@ def test_errors_say_what_to_do():
         improved(training_epochs=10)
     with pytest.raises(SettingsError, match="found 0 epochs at rate"):
         improved(epochs=0)
-    with pytest.raises(SettingsError, match="made for 4 ways because of its linear head; the tasks have 3"):
+    with pytest.raises(SettingsError, match="made for 4 ways because of its linear head, but the tasks have 3"):
         MamlPlusPlus(SmoothNetwork(), ways=4).double().begin(task_batch())
-    with pytest.raises(SettingsError, match="MAML needs a backbone that says"):
+    with pytest.raises(SettingsError, match="MAML needs a backbone that states"):
         MamlPlusPlus(nn.Flatten())

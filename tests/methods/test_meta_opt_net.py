@@ -99,7 +99,7 @@ def test_looks_are_for_tests_only():
     [
         ({"learner": "tree"}, "'svm' or 'ridge', found 'tree'"),
         ({"learner": "svm", "penalty": 0.0}, r"penalty must be positive, found 0\.0"),
-        ({"learner": "ridge", "looks_at_test": 3}, "Only the SVM is stopped early.*found 3 looks for 'ridge'"),
+        ({"learner": "ridge", "looks_at_test": 3}, "looks_at_test stops the SVM only.*found 3 looks for 'ridge'"),
         ({"learner": "svm", "looks_at_test": 0}, "1 look or more; found 0 looks"),
         ({"learner": "svm", "smoothing": 1.0}, r"must lie in \[0, 1\), found 1\.0"),
     ],

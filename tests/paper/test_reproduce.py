@@ -150,7 +150,7 @@ def test_a_budget_that_is_too_short_leaves_rows_empty_and_says_so(first, house, 
     rows = reproduce(Request("T1", "fc100", "MAML", 5, results=tmp_path / "results", effort=effort), listener)
     assert [row.ours for row in rows] == [None, None, None]
     waiting, *left = listener.said  # MAML++ begins with a pre-trained backbone here
-    assert waiting.startswith("fc100/conv4-x0.125-s0: the time is over, and what builds on it waits.")
+    assert waiting.startswith("fc100/conv4-x0.125-s0: the time is up, and what builds on it has to wait.")
     assert left == [
         "No time is left for small-maml-fc100-5shot-plain-s0.",
         "No time is left for small-maml-fc100-5shot-lstm-inductive-s0.",

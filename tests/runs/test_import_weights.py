@@ -321,7 +321,7 @@ def test_bad_settings(tmp_path):
     path = save(tmp_path / "x.pth", tensors(resnet12()))
     with pytest.raises(SettingsError, match="known: resnet12"):
         import_weights(path, "vgg")
-    with pytest.raises(SettingsError, match=r"end the name in \.safetensors"):
+    with pytest.raises(SettingsError, match=r"must end in \.safetensors"):
         import_weights(path, "resnet12", tmp_path / "y.bin")
     with pytest.raises(CheckpointError, match="does not exist"):
         import_weights(tmp_path / "nothing.pth", "resnet12")

@@ -124,8 +124,8 @@ def test_parameters_that_are_not_known_are_refused(visitor, glyph_png) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"{", "The body is no JSON that can be read; check its quotes, commas and brackets."),
-        (b"[]", 'The body is a JSON object, such as {"name": "duck"}, sent as application/json.'),
+        (b"{", "The body is not readable JSON; check its quotes, commas and brackets."),
+        (b"[]", 'The body must be a JSON object, such as {"name": "duck"}, sent as application/json.'),
         (b"{}", "'name' is missing."),
         (b'{"name": 3}', "'name' must be text."),
         (b'{"name": "a", "colour": "red"}', "'colour' is not known here."),

@@ -80,6 +80,6 @@ def test_beyond_loopback_a_token_is_printed_and_a_warning_without_one(monkeypatc
         out, err = capsys.readouterr()
         token = given.pop()
         assert ("The token is" in out) == told == (token is not None)
-        assert ("whoever reaches this address" in err) == warned
+        assert ("anyone who can reach this address" in err) == warned
         if token is not None:
             assert f"http://0.0.0.0:8000/?token={token}" in out

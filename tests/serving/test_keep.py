@@ -171,7 +171,7 @@ def test_a_record_that_was_cut_off_is_dropped_and_anything_else_refused(tmp_path
     with pytest.raises(CheckpointError, match="damaged"):
         opened(path, classifier)
     path.write_bytes(b"something else")
-    with pytest.raises(CheckpointError, match="is no file of"):
+    with pytest.raises(CheckpointError, match="is not a file of"):
         opened(path, classifier)
     assert path.read_bytes() == b"something else"
 

@@ -87,8 +87,8 @@ def test_forms_that_cannot_be_read_are_refused(visitor, glyph_png) -> None:
         422,
         "There is no field 'note' here; this form takes files in the field 'photos'.",
     )
-    assert sent(field % (b"x" * 1001) + whole) == (413, "A field that is no file may have 1000 bytes at most.")
-    assert sent(field % b"" * 9 + whole) == (413, "A form may have 8 fields beside its files at most.")
+    assert sent(field % (b"x" * 1001) + whole) == (413, "A field that is not a file may have at most 1000 bytes.")
+    assert sent(field % b"" * 9 + whole) == (413, "A form may have at most 8 fields in addition to its files.")
 
 
 def test_a_body_without_a_length_is_cut_off_at_the_limit(serve_with) -> None:

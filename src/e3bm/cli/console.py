@@ -64,7 +64,7 @@ def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
     except Exception as error:
         outside = _cause_outside(error)
         if outside is not None:
-            again = "; what was saved is whole, and the same command goes on from there" if continues else ""
+            again = "; what was saved is intact, and the same command continues from there" if continues else ""
             show(f"e3bm: {outside}{again}.", file=sys.stderr)
             return 2
         traceback.print_exc()

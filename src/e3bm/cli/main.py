@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
-    "demo": "the whole story on the embedded data: pretrain, meta-train, test baseline and E3BM, report",
+    "demo": "everything once on the embedded data: pretrain, meta-train, test baseline and E3BM, report",
     "fit": "make a model file from a few photos of each class",
     "predict": "classify photos, with probabilities and a flag for photos of no known class",
     "evaluate": "how well a model does on labelled photos: a page and JSON",

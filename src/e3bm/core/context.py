@@ -216,8 +216,8 @@ class Flat:
             coefficients = _cut(observation.coefficients(), detach)
             if coefficients.shape[-1] != self.ways:
                 raise SettingsError(
-                    f"The flat summary is made for {self.ways} ways, the tasks have {coefficients.shape[-1]}; "
-                    "use the summary 'stats', which serves any number."
+                    f"The flat summary is made for {self.ways} ways, but the tasks have {coefficients.shape[-1]}; use "
+                    f"the summary 'stats', which works for any number."
                 )
             return coefficients.mT.flatten(1).unsqueeze(-1)  # class after class
 
@@ -325,8 +325,8 @@ def query_entropies(scores: Float[Tensor, "T Q W"]) -> list[Tensor]:
 def _check_size(what: str, expected: int, found: int) -> None:
     if expected != found:
         raise SettingsError(
-            f"The hyperprior's context is made for {what} of {expected} features, the task's have {found}; "
-            "give it the encoder's feature size."
+            f"The hyperprior's context is made for {what} of {expected} features, but the task's have {found}; build "
+            f"it with the encoder's feature size."
         )
 
 

@@ -111,7 +111,8 @@ class TaskBatch:
         mask = self.support_mask
         if mask is not None and mask.shape != self.support_labels.shape:
             raise DataError(
-                f"The support mask has shape {tuple(mask.shape)}, the labels {tuple(self.support_labels.shape)}."
+                f"The support mask has shape {tuple(mask.shape)}, but the labels have "
+                f"{tuple(self.support_labels.shape)}; they must be equal."
             )
         seen = torch.zeros(len(self), self.ways, dtype=torch.long, device=self.support_labels.device)
         seen.scatter_add_(1, self.support_labels.long(), (self.mask).long())
@@ -180,4 +181,4 @@ def _check_classes(name: str, classes: Tensor | None, examples: Tensor) -> None:
     if classes.dtype != torch.long:
         raise DataError(f"The {name} class numbers must be 64-bit integers, found {classes.dtype}.")
     if classes.numel() and int(classes.min()) < 0:
-        raise DataError(f"The {name} class numbers count from 0, found {int(classes.min())}.")
+        raise DataError(f"The {name} class numbers must count from 0, found {int(classes.min())}.")

@@ -79,7 +79,10 @@ class FcGenerator(Generator):
 
     def bind(self, basis: Basis, epochs: int, line: Line) -> "BoundFc":
         if epochs != self.epochs:
-            raise SettingsError(f"The hyperprior has layers for {self.epochs} epochs but {epochs} were asked for.")
+            raise SettingsError(
+                f"The hyperprior has layers for {self.epochs} epochs but {epochs} were asked for; "
+                f"train and test with the same number."
+            )
         # A line of a linear layer is a linear layer: nothing is left to do at the epochs.
         weight = torch.stack(list(self.weight), 1) * line.slope.unsqueeze(-1)
         bias = torch.addcmul(line.offset, torch.stack(list(self.bias), 1), line.slope)

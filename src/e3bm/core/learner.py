@@ -78,8 +78,8 @@ class Learner(nn.Module, ABC):
         own = next((each.dtype for each in self.parameters() if each.is_floating_point()), batch.support.dtype)
         if batch.support.dtype != own:
             raise DataError(
-                f"The tasks are of {batch.support.dtype} and the learner of {own}; "
-                "bring the tasks' examples, or the learner, to the other's type."
+                f"The tasks are {batch.support.dtype} and the learner is {own}; convert one of them to the type of "
+                f"the other."
             )
 
     def parameter_kinds(self) -> ParameterKinds:
@@ -105,7 +105,9 @@ class DirectLearner(Learner):
     def forward(self, batch: TaskBatch, *, every_epoch: bool = False, epochs: int | None = None) -> Trace:
         """Predict the queries of each task."""
         if epochs is not None:
-            raise SettingsError(f"{type(self.method).__name__} has no inner epochs; {epochs} were asked for.")
+            raise SettingsError(
+                f"{type(self.method).__name__} has no inner epochs, but {epochs} were asked for; leave the number out."
+            )
         self.check_precision(batch)
         trace: Trace = self.method(batch)
         check_finite(trace)

@@ -169,7 +169,7 @@ def _vector(values: Sequence[float]) -> Tensor:
 def _exactly(values: Tensor, epochs: int) -> Tensor:
     if len(values) != epochs:
         raise SettingsError(
-            f"This schedule has values for {len(values)} epochs but {epochs} were asked for; "
-            "learned schedules are trained and tested with the same number."
+            f"This schedule has values for {len(values)} epochs but {epochs} were asked for; train and test learned "
+            f"schedules with the same number."
         )
     return values

@@ -53,12 +53,12 @@ def run_extractor(path: Path, pipeline: str | None = None) -> FeatureExtractor:
     """The backbone of a run of `e3bm pretrain` or `e3bm train`, with the preprocessing of its validation images."""
     run = open_run(path)
     if not isinstance(run.settings, PretrainSettings | TrainSettings):
-        raise SettingsError(f"{path} is a run of kind {run.kind}, which has no backbone; use one of `e3bm pretrain`.")
+        raise SettingsError(f"{path} is a run of kind {run.kind}, which has no backbone; use a run of `e3bm pretrain`.")
     chosen, data = run.settings.backbone, run.settings.data
     if chosen.batchnorm in ("batch", "per_step"):
         raise SettingsError(
-            f"The backbone of {path} was trained with the statistics of each batch and has none of its own; "
-            "use one of `e3bm pretrain`."
+            f"The backbone of {path} was trained with the statistics of each batch and has no running statistics; use "
+            f"a run of `e3bm pretrain`."
         )
     weights = _weights_of_run(run, chosen)
     # Runs of former versions did not note the shape of their input.
@@ -77,7 +77,7 @@ def weights_file_extractor(path: Path, pipeline: str | None) -> FeatureExtractor
         )
     if pipeline is None:
         raise SettingsError(
-            f"{path} does not say how its images are treated; give that too, for example "
+            f"{path} does not say how its images are preprocessed; pass that too, for example "
             "pipeline='resize 92, centre_crop 84, normalise imagenet'."
         )
     steps = _one_pipeline(pipeline)
@@ -245,6 +245,6 @@ def stored_hub_model(name: str, pipeline: str) -> FeatureExtractor:
         return hub_extractor(name, pipeline, only_stored=True)
     except E3BMError as error:
         raise CheckpointError(
-            f"it needs the model '{name}', which a file alone does not make this program fetch ({error}) "
-            f"Give it as backbone='{HUB}{name}'"
+            f"it needs the model '{name}', which is not downloaded just because a file names it ({error}) Pass it as "
+            f"backbone='{HUB}{name}'"
         ) from None

@@ -22,9 +22,9 @@ from e3bm.fewshot.prior.file import load_prior
 class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no types
     """A classifier for few labels: an ensemble of epochs whose rates and votes a meta-trained hyperprior sets.
 
-    Any number of classes, any and uneven numbers of examples; classes count the same whatever their numbers. There is
-    nothing random in it and nothing to tune. Threads may share one: a fit takes its place in one step, and a prediction
-    uses the fit that it began with.
+    Any number of classes, with any number of examples each; all classes count equally. There is nothing random in it
+    and nothing to tune. Threads may share one: a new fit replaces the old one in a single step, and a prediction uses
+    the fit that it began with.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         Use only the direction of each row, as suits embeddings. Set it off where the size of features matters and
         standardise them instead.
     recall : float, default=0.95
-        Share of examples of the classes that ``unknown`` should leave alone.
+        Share of examples of the classes that ``unknown`` should not flag.
     calibrate : bool, default=True
         Leave the examples out one by one to find temperature, threshold and doubtful labels; else the prior alone
         decides.
@@ -105,7 +105,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         return chosen
 
     def details(self, X: Any, coverage: float | None = None, recall: float | None = None) -> dict[str, np.ndarray]:
-        """Everything that is said of rows, an array for each field of ``e3bm.Prediction``.
+        """Everything that is predicted about rows, an array for each field of ``e3bm.Prediction``.
 
         With a ``coverage`` there is also ``prediction_set``: the classes in each row's set by number, the most probable
         first, then -1. ``recall`` replaces that of the fit: rows whose ``unknown_score`` is above it are unknown.
@@ -124,7 +124,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         return np.array([f"p({name})" for name in self.classes_.tolist()], dtype=object)
 
     def plot_reliability(self, X: Any, y: Any, ax: Any = None) -> Any:
-        """Share of right answers against confidence on labelled rows; gives a plot with ``ax_`` and ``figure_``."""
+        """Share of right answers against confidence on labelled rows; returns a plot with ``ax_`` and ``figure_``."""
         from e3bm.fewshot.learning.evaluation import reliability_bins
         from e3bm.fewshot.learning.evaluation_page import reliability_points
         from e3bm.report.result_figures import plot_reliability
@@ -134,7 +134,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         return plot_reliability(reliability_points(reliability_bins(found.max(1), right)), ax)
 
     def plot_votes(self, ax: Any = None) -> Any:
-        """The vote and the rate of every epoch of the ensemble; gives a plot with ``ax_`` and ``figure_``."""
+        """The vote and the rate of every epoch of the ensemble; returns a plot with ``ax_`` and ``figure_``."""
         from e3bm.report.result_figures import plot_votes
 
         check_is_fitted(self)
@@ -149,7 +149,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         return self.details(X)["unknown_score"]
 
     def disagreement(self, X: Any) -> np.ndarray:
-        """How far the epochs are from saying the same, from 0 to 1."""
+        """How much the epochs disagree, from 0 to 1."""
         return self.details(X)["disagreement"]
 
     def prediction_sets(self, X: Any, coverage: float = 0.9) -> np.ndarray:

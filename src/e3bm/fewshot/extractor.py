@@ -91,8 +91,8 @@ class FeatureExtractor:
         network = self.network
         if not isinstance(network, PackagedNetwork | SideBySide):
             return (
-                f"Photos go through torch, which is slower to start: the backbone '{self.origin.name}' "
-                "has no form for onnxruntime."
+                f"Photos go through torch, which starts more slowly: the backbone '{self.origin.name}' cannot run in "
+                f"onnxruntime."
             )
         parts = network.parts if isinstance(network, SideBySide) else (network,)
         return next(filter(None, (part.runner().note for part in parts)), None) if opened else None

@@ -29,7 +29,7 @@ class FewShotClassifier:
     """Classifies photos after a few examples of each class; the backbone is never trained.
 
     A photo is a path, bytes, a Pillow image, or an array or tensor of uint8 with channels last. Threads may share one:
-    a fit builds everything anew and takes its place in one step, and a prediction uses the fit that it began with.
+    a new fit replaces the old one in a single step, and a prediction uses the fit that it began with.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class FewShotClassifier:
         return self._refit({**shots, name: shots[name].joined(more)})
 
     def correct(self, photo: Photo, label: str, *, new_class: bool = False) -> "FewShotClassifier":
-        """'No, it is ``label``': learn from one photo more, in milliseconds beside its features.
+        """'No, it is ``label``': learn from one more photo, in milliseconds once its features are computed.
 
         A photo that another class has already moves from there. A label that is no class is taken for a slip of the
         pen unless ``new_class`` says that it is meant.
@@ -294,7 +294,7 @@ class FewShotClassifier:
 
     @property
     def left_out_accuracy(self) -> float | None:
-        """Share of the photos that a fit without them predicts right; None where a class has one photo only.
+        """Share of the photos that a fit without them predicts correctly; None where a class has one photo only.
 
         Such a fit has one photo of the class less than the whole one; ``expected_accuracy`` is corrected for that.
         """
@@ -339,7 +339,7 @@ class FewShotClassifier:
 
     @property
     def unused(self) -> tuple[UnusedFile, ...]:
-        """Files of the folder or archive that it was fitted on in which there is no photo, and why."""
+        """Files of the folder or archive it was fitted on that were not used as photos, and why."""
         return self.fitted.unused
 
     @property

@@ -117,8 +117,9 @@ class FittedHead:
             return None
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)
         return (
-            f"Sets of {100 * coverage:g} % hold every class: {len(self.misfits)} labelled examples could be left out "
-            f"to see how predictions fail, and {needed} are needed; add examples to each class, or ask for less."
+            f"Sets of {100 * coverage:g} % hold every class: only {len(self.misfits)} labelled examples could be left "
+            f"out to see how predictions fail, and {needed} are needed; add examples to each class, or ask for a "
+            f"lower coverage."
         )
 
     @property

@@ -57,7 +57,7 @@ def check_target(path: Path, *, replace: bool = True) -> None:
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give the name of a model file, such as {path / 'model.e3bm'}.")
     if path.is_file() and path.suffix != SUFFIX and not _may_be_replaced(path):
-        raise CheckpointError(f"{path} exists but is not a model file; it was left alone, give another name.")
+        raise CheckpointError(f"{path} exists but is not a model file; it was left unchanged, so give another name.")
     check_replaceable(path, "--out", replace=replace)
 
 
@@ -72,7 +72,7 @@ def check_export_target(path: Path, *, replace: bool = True) -> None:
     """Refuse names that are not those of an ONNX file, and one that must not be replaced; before torch is imported."""
     if path.is_dir() or path.suffix != EXPORT_SUFFIX:
         raise CheckpointError(
-            f"An export is a file whose name ends in {EXPORT_SUFFIX}; found {path}, which is left alone."
+            f"The name of an exported file must end in {EXPORT_SUFFIX}; found {path}, which was left unchanged."
         )
     check_replaceable(path, "--onnx", replace=replace)
 
@@ -174,9 +174,9 @@ def parse_origin(path: Path, about: dict[str, Any]) -> tuple[BackboneOrigin, int
         channels, pipeline = int(values.pop("channels")), str(about["pipeline"])
         origin = BackboneOrigin(**values)
         if not isinstance(origin.settings, dict):
-            raise TypeError("the settings of its backbone, which are no object")
+            raise TypeError("the settings of its backbone, which are not an object")
         if not all(isinstance(text, str) for text in (origin.kind, origin.name, origin.digest)):
-            raise TypeError("the name of its backbone, which is no text")
+            raise TypeError("the name of its backbone, which is not text")
         return origin, channels, pipeline
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be used: something in it is missing or wrong ({error}).") from None
@@ -202,7 +202,7 @@ def parse_pictures(path: Path, about: dict[str, Any], tensors: dict[str, np.ndar
         ends = np.cumsum(lengths).tolist()
         return tuple(content[end - length : end] for end, length in zip(ends, lengths, strict=True))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"{path} cannot be used: it misses or mistakes {error}.") from None
+        raise CheckpointError(f"{path} cannot be used: something in it is missing or wrong ({error}).") from None
 
 
 def content_digest(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
@@ -247,7 +247,7 @@ def _head_of(about: dict[str, Any], tensors: dict[str, np.ndarray], ways: int) -
         raise CheckpointError(f"it has {ways} classes and {len(counts)} numbers of photos")
     temperature, levels = float(about["temperature"]), _levels_of(about, options.recall)
     if not (np.isfinite(levels).all() and (np.diff(levels) >= 0).all() and COLDEST <= temperature <= HOTTEST):
-        raise CheckpointError(f"its temperature {temperature} or thresholds {levels.tolist()} are no usable numbers")
+        raise CheckpointError(f"its temperature {temperature} or thresholds {levels.tolist()} are not usable numbers")
     accuracy = about["left_out_accuracy"]
     suspicions = tuple(
         Suspicion(int(one["position"]), int(one["label"]), int(one["looks_like"]), float(one["odds"]))
@@ -280,7 +280,7 @@ def _levels_of(about: dict[str, Any], recall: float) -> np.ndarray:
     if "levels" in about:
         levels = np.array([float(value) for value in about["levels"]]).reshape(len(LEVELS))
         if float(np.interp(1 - recall, LEVELS, levels)) != threshold:
-            raise CheckpointError("its thresholds are no usable numbers: they contradict one another")
+            raise CheckpointError("its thresholds are not usable numbers: they contradict one another")
         return levels
     trust = about["trust"]
     spread = lambda level: np.interp(level, trust["spread_levels"], trust["spread_values"])
@@ -325,5 +325,5 @@ def _support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict
 
 def _finite(name: str, value: np.ndarray) -> np.ndarray:
     if value.dtype not in (np.float32, np.float64) or not np.isfinite(value).all():
-        raise CheckpointError(f"its tensor '{name}' holds what is no finite number of 32 or 64 bits")
+        raise CheckpointError(f"its tensor '{name}' holds values that are not finite numbers of 32 or 64 bits")
     return value

@@ -93,21 +93,22 @@ class Prediction:
     )
     unknown_score: float = field(
         metadata=column(
-            "The share of photos of the classes that should look less strange, from 0 to 1; above the recall (0.95 "
-            "unless set) the photo is called unknown.",
+            "The share of photos of the classes that should look less strange, from 0 to 1; if it exceeds the recall "
+            "(0.95 by default), the photo is called unknown.",
             lambda found: found.unknown_scores,
         )
     )
     disagreement: float = field(
         metadata=column(
-            "How far the epochs of the ensemble are from saying the same, from 0 to 1.",
+            "How much the epochs of the ensemble disagree, from 0 to 1.",
             lambda found: found.disagreement,
         )
     )
     prediction_set: tuple[str, ...] | None = field(
         default=None,
         metadata=column(
-            "Classes that hold the right one at the asked coverage, the most probable first; None if not asked for.",
+            "Classes that include the right one with the requested coverage, the most probable first; None if not "
+            "requested.",
             ranked_sets,
             value=lambda classes, row: tuple(classes[number] for number in row if number >= 0),
             remark=_other_members,
@@ -169,7 +170,7 @@ class Predictions(list[Prediction]):
         try:
             import pandas
         except ImportError:
-            raise SettingsError("A frame needs pandas; run: pip install pandas") from None
+            raise SettingsError("A data frame needs pandas; run: pip install pandas") from None
         rows = [_frame_cells(one) for one in self]
         index = pandas.Index(self.names, name="path") if len(self.names) == len(self) else None
         return pandas.DataFrame(rows, index=index)

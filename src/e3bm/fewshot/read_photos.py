@@ -52,7 +52,7 @@ def open_photos(source: Source, labels: Sequence[object] | None) -> Iterator[Lab
             raise DataError("Labels go with a list of photos; in a mapping the keys are the classes.")
         yield LabelledPhotos({_class_name(name): list_photos(photos) for name, photos in source.items()})
     elif labels is None:
-        raise DataError("A list of photos needs as many labels: fit(photos, labels).")
+        raise DataError("A list of photos needs a label for each: fit(photos, labels).")
     else:
         yield LabelledPhotos(_labelled(as_photos(source)[0], labels))
 
@@ -133,7 +133,7 @@ def read_features(
 ) -> ReadFeatures:
     """The features of photos without labels; those that cannot be read are named as ``read_shots`` does."""
     if not photos:
-        raise DataError("There is no photo to look at; give one or more.")
+        raise DataError("No photo was given; give one or more.")
     progress, found = progress or Silent(), []
     with stage(progress, "photos", len(photos)):
         for row in extractor.features_or_errors(photos, names):
@@ -152,7 +152,7 @@ def refuse_unreadable(failures: Sequence[str], *, skip: bool) -> None:
     if failures and not skip:
         which = "it" if len(failures) == 1 else f"these {len(failures)} photos"
         raise DataError(
-            f"{' '.join(failures)} Remove or replace {which}, or go on without: --skip-unreadable "
+            f"{' '.join(failures)} Remove or replace {which}, or continue without: --skip-unreadable "
             "(skip_unreadable=True in Python)."
         )
 

@@ -79,9 +79,10 @@ class SupportSet:
         single = [name for name, some in self.shots.items() if len(some) == 1]
         if single:
             which = f"{'Class' if len(single) == 1 else 'Classes'} {_quoted(single)} {_have(single)} a single photo"
-            found.append(f"{which}: it works, and more photos make it surer.")
+            found.append(f"{which}: this works, but more photos make predictions surer.")
         found += [
-            f"The classes {_quoted(names)} differ only in upper and lower case; if they are one, join their folders."
+            f"The classes {_quoted(names)} differ only in upper and lower case; if they are one class, merge their "
+            f"folders."
             for names in _equal_but_for_case(self.shots)
         ]
         for name, some in self.shots.items():

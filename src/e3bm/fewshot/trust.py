@@ -150,8 +150,8 @@ def choose_temperature(facts: Float[np.ndarray, " F"], trust: TrustPrior) -> flo
     """What scores are divided by."""
     if not trust.temperature:
         raise CheckpointError(
-            "This prior was made by an older e3bm and cannot say how sure a fit may be; "
-            "find these numbers anew with `e3bm train-prior --start PRIOR --out NEW`."
+            "This prior was made by an older e3bm and has no calibration numbers that this version can use; compute "
+            "them with `e3bm train-prior --start PRIOR --out NEW`."
         )
     return math.exp(float(np.clip(facts @ np.array(trust.temperature), COLDEST, HOTTEST)))
 

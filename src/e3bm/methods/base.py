@@ -99,7 +99,7 @@ class ReadyMaps(nn.Module):
 def check_ways(expected: int, found: int, why: str) -> None:
     """Refuse tasks with another number of classes than a model's parameters are made for."""
     if expected != found:
-        raise SettingsError(f"This model is made for {expected} ways because of its {why}; the tasks have {found}.")
+        raise SettingsError(f"This model is made for {expected} ways because of its {why}, but the tasks have {found}.")
 
 
 def image_encoder(title: str, parts: Parts) -> TaskEncoder:

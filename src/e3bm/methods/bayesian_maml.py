@@ -51,7 +51,7 @@ class BayesianMamlSettings(InnerLoopSettings):
     loss: OuterLoss = "mixture"
     """Outer loss: that of the mean probability, or the distance to where the leader would go (chaser)."""
     leader_steps: int = Field(default=1, ge=1)
-    """Further steps of the chaser loss's leader, which sees the labels of the queries too."""
+    """Further steps of the chaser loss's leader, which also sees the labels of the queries."""
     leader_rate: float = Field(default=0.01, gt=0)
     """The leader's rate."""
     feature_length: float | None = Field(default=None, gt=0)
@@ -181,7 +181,7 @@ class BayesianMaml(InnerLoopMethod):
             )
         if trace.weights.requires_grad:
             raise SettingsError(
-                "The chaser loss does not look at votes, so that v cannot be learned or generated with it; set "
+                "The chaser loss does not use the votes, so v cannot be learned or generated with it; set "
                 "hyperprior.weight to last or equal, or method.loss to mixture."
             )
         return trace.chase.mean()
@@ -319,7 +319,7 @@ def _check_memory(particles: int, ways: int, features: int) -> None:
     if needed > machine / 2:
         raise SettingsError(
             f"The distances between {particles} particles of {ways} x {features + 1} numbers need "
-            f"{needed / 1e9:.1f} GB for one task and this machine has {machine / 1e9:.1f}; use fewer particles."
+            f"{needed / 1e9:.1f} GB for one task, but this machine has {machine / 1e9:.1f}; use fewer particles."
         )
 
 

@@ -210,9 +210,9 @@ class CanSettings(MethodSettings):
     scale: float = Field(default=7.0, gt=0)
     """Factor on the cosines."""
     temperature: float = Field(default=0.025, gt=0)
-    """Of the attention; lower looks at fewer positions."""
+    """Temperature of the attention; a lower one concentrates on fewer positions."""
     dense_share: float = Field(default=0.5, ge=0)
-    """Weight of matching at every position beside the classification of the training classes."""
+    """Weight of matching at every position, relative to classifying the training classes."""
 
 
 @METHODS.register("can")
@@ -239,7 +239,7 @@ class Can(AttendedMaps, DirectMethod):
 
 
 class CanTSettings(InnerLoopSettings):
-    """CAN+T: CAN that takes its most confident queries into the classes; its rounds are the epochs."""
+    """CAN+T: CAN that adds its most confident queries to the classes; its rounds are the epochs."""
 
     title = "CAN+T"
     transductive = True
@@ -251,15 +251,15 @@ class CanTSettings(InnerLoopSettings):
     rate: float = Field(default=1.0, gt=0)
     """How far class maps move to the means with the chosen queries; 1: as published."""
     order: Literal["second"] = "second"
-    """Rounds are no gradients: there is no other order."""
+    """The only choice: rounds are not gradients."""
     hidden: int | None = Field(default=None, ge=1)
     """Hidden size of the fusion layer; unset: a sixth of the positions of a map, and at least 2."""
     scale: float = Field(default=7.0, gt=0)
     """Factor on the cosines."""
     temperature: float = Field(default=0.025, gt=0)
-    """Of the attention; lower looks at fewer positions."""
+    """Temperature of the attention; a lower one concentrates on fewer positions."""
     dense_share: float = Field(default=0.5, ge=0)
-    """Weight of matching at every position beside the classification of the training classes."""
+    """Weight of matching at every position, relative to classifying the training classes."""
     share: float = Field(default=PUBLISHED_SHARE, gt=0, le=1)
     """Share of the queries that each round chooses in addition."""
 

@@ -32,20 +32,20 @@ RELATION_CHANNELS = 64
 
 
 class CtmSettings(MethodSettings):
-    """CTM: distances of feature maps under a mask that looks across all classes of the task."""
+    """CTM: distances of feature maps under a mask that depends on all classes of the task."""
 
     title = "CTM"
     needs = Needs(takes="maps")
 
     name: Literal["ctm"] = "ctm"
     widths: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(10, 10, 10, 10), min_length=1)
-    """Bottlenecks of the blocks of each net; the mask has four times the last of them as channels."""
+    """Bottleneck widths of the blocks of each net; the mask has four times the last width as channels."""
     masked: Masked = "examples"
     """What is compared with queries: every support example, or one concentrated map for each class."""
     metric: Metric = "euclidean"
     """Minus the distance of masked maps, or a small network's number for each pair (relation)."""
     over_shots: OverShots = "mean"
-    """How the shots of a class make its score: their mean, or their sum as published code does."""
+    """How the shots of a class make its score: their mean, or their sum, as in the published code."""
     batchnorm: Literal["running", "batch_then_running"] = "batch_then_running"
     """Statistics of CTM's own nets: running averages, frozen; or each task's own in training and averages at test."""
     scale: float = Field(default=1.0, gt=0)

@@ -117,13 +117,13 @@ class EgnnSettings(InnerLoopSettings):
     epochs: int = Field(default=3, ge=1, le=1000)
     """Layers of the graph network."""
     test_epochs: None = None
-    """There are as many layers at test as were trained."""
+    """Must stay unset: a test uses exactly the layers that were trained."""
     rate: float = Field(default=1.0, gt=0)
     """How far edges move from one layer's to the next; 1: as published."""
     order: Literal["second"] = "second"
-    """Layers are no gradients: there is no other order."""
+    """The only choice: layers are not gradients."""
     graph: Setting = "transductive"
-    """One graph with all queries, or a graph of its own for each query."""
+    """One graph with all queries, or a separate graph for each query."""
     hidden: int = Field(default=96, ge=1)
     """Features of nodes and edges after a layer."""
     embedding: int | None = Field(default=128, ge=1)

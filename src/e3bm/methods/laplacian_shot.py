@@ -1,4 +1,4 @@
-"""LaplacianShot (Ziko, Dolz, Granger, Ben Ayed, ICML 2020): nearest means, with near queries asked to agree."""
+"""LaplacianShot (Ziko, Dolz, Granger, Ben Ayed, ICML 2020): nearest means; neighbours are pulled to one class."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ SURENESS = 10.0
 
 
 class LaplacianShotSettings(MethodSettings):
-    """LaplacianShot: nearest means, with near queries asked to agree."""
+    """LaplacianShot: nearest means; neighbours are pulled to one class."""
 
     title = "LaplacianShot"
     any_features = True
@@ -32,9 +32,9 @@ class LaplacianShotSettings(MethodSettings):
     agreement: float = Field(default=1.0, ge=0)
     """How much a neighbour's assignment counts."""
     neighbours: int = Field(default=2, ge=1)
-    """How many other queries a query listens to."""
+    """How many other queries influence a query."""
     rectified: bool = True
-    """Whether class means first take in the queries nearest to them."""
+    """Whether the queries and the class means are first moved (rectified), as published."""
 
 
 @METHODS.register("laplacian_shot")

@@ -46,17 +46,17 @@ class LeoSettings(InnerLoopSettings):
     latents: int = Field(default=64, ge=1)
     """Numbers in the code of a class."""
     latent_steps: int = Field(default=5, ge=0)
-    """How many of the epochs, the first ones, move codes."""
+    """How many of the epochs move codes: the first ones."""
     latent_rate: float = Field(default=1.0, ge=0)
     """Learned rates of codes before training."""
     weight_rate: float = Field(default=1e-3, ge=0)
     """Learned rates of decoded weights before training."""
     dropout: float = Field(default=0.3, ge=0, lt=1)
-    """Share of features that is left out in training, anew in each use."""
+    """Share of features that is left out in training, drawn again at each use."""
     divergence: float = Field(default=0.1, ge=0)
     """Coefficient of the KL term between codes and a standard normal."""
     encoder_penalty: float = Field(default=1e-6, ge=0)
-    """Coefficient of the squared way that codes went in the inner loop."""
+    """Coefficient of the squared distance that codes moved in the inner loop."""
     decay: float = Field(default=1e-8, ge=0)
     """Coefficient of the squared weights of LEO's networks."""
     orthogonality: float = Field(default=0.1, ge=0)

@@ -32,7 +32,7 @@ class RidgeRegressionSettings(MethodSettings):
     unit_length: bool = True
     """Whether features are divided by their length."""
     scale: float = Field(default=10.0, gt=0)
-    """Factor on what is regressed."""
+    """Factor on the regressed values."""
 
 
 class LogisticRegressionSettings(MethodSettings):
@@ -43,7 +43,7 @@ class LogisticRegressionSettings(MethodSettings):
 
     name: Literal["logistic_regression"] = "logistic_regression"
     inverse_penalty: float = Field(default=1.0, gt=0)
-    """C: weight of the examples' losses beside |W|^2 / 2."""
+    """C: weight of the examples' losses relative to |W|^2 / 2."""
     unit_length: bool = True
     """Whether features are divided by their length."""
 

@@ -46,9 +46,10 @@ class Maml(InnerLoopMethod):
     """Initial weights of a backbone and a linear head, adapted together; BatchNorm's scale and shift are not adapted.
 
     The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. With ``start``
-    "zero" the head begins every task at zero, so that no class is ahead before its examples are seen (Kao et al., ICLR
-    2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general path
-    through any network. ``epochs`` is needed by ``per_step`` BatchNorm only, whose sets ``led`` numbers as MAML++ does.
+    "zero" the head begins every task at zero, so that no class has an advantage before its examples are seen (Kao et
+    al., ICLR 2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general
+    path through any network. ``epochs`` is needed by ``per_step`` BatchNorm only, whose sets ``led`` numbers as MAML++
+    does.
     """
 
     settings = MamlSettings
@@ -70,8 +71,8 @@ class Maml(InnerLoopMethod):
         super().__init__()
         if not isinstance(backbone, ImageBackbone):
             raise SettingsError(
-                "MAML needs a backbone that says its feature_size and feature_positions; found "
-                f"{type(backbone).__name__}, which e3bm.backbones.wrap can make one of."
+                "MAML needs a backbone that states its feature_size and feature_positions; found "
+                f"{type(backbone).__name__}: wrap it with e3bm.backbones.wrap."
             )
         if loss_scale not in ("ways", "mean"):
             raise SettingsError(f"MAML's inner loss is scaled by 'ways' or 'mean'; found '{loss_scale}'.")

@@ -48,13 +48,13 @@ class MamlPlusPlusSettings(InnerLoopSettings):
     training_epochs: int = Field(default=100, ge=1)
     """Parts that the training is divided into; the changes below are counted in them."""
     multi_step_epochs: int = Field(default=15, ge=0)
-    """Parts of the training in which the loss also looks at earlier inner steps, less and less; 0: never."""
+    """Parts of the training in which the loss also includes earlier inner steps, with falling weights; 0: none."""
     first_order_epochs: int = Field(default=0, ge=0)
-    """Parts of the training in which inner gradients are constants, before they are differentiated; 0: none."""
+    """First parts of the training, in which inner gradients are constants (first order); 0: none."""
     step_weights: bool = True
-    """BatchNorm's scales and shifts of each inner step's own."""
+    """Separate BatchNorm scales and shifts for each inner step."""
     step_rates: bool = True
-    """Learned rates of each inner step and tensor."""
+    """A learned rate for each inner step and tensor."""
     lowest_outer_rate: float | None = Field(default=None, ge=0, le=1)
     """Share of the outer learning rates that a cosine over the training ends with; unset: no cosine."""
     start: Literal["learned", "zero"] = "learned"

@@ -29,7 +29,7 @@ class MapRoundsSettings(InnerLoopSettings):
     epochs: int = Field(default=20, ge=1, le=1000)
     """Rounds; 20 as published."""
     rate: float = Field(default=0.2, gt=0)
-    """How far prototypes go in a round before training; 0.2 as published."""
+    """How far prototypes move in a round before training; 0.2 as published."""
     order: Literal["second"] = "second"
     """Rounds are not gradients: the outer loop always sees all of them."""
     scale: float = Field(default=10.0, gt=0)

@@ -31,7 +31,7 @@ class MatchingNetsFceSettings(InnerLoopSettings):
     epochs: int = Field(default=3, ge=1, le=1000)
     """K: how often a query reads from the support."""
     rate: float = Field(default=1.0, gt=0)
-    """How far a read goes before training; 1 as published."""
+    """How far a read moves the state before training; 1 as published."""
     order: Literal["second"] = "second"
     """Reads are not gradients: the outer loop always sees all of them."""
     scale: float = Field(default=10.0, gt=0)

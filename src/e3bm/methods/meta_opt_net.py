@@ -34,7 +34,7 @@ class MetaOptNetSettings(MethodSettings):
     scale: float = Field(default=1.0, gt=0)
     """Start of the learned factor on the scores."""
     looks_at_test: int | None = Field(default=None, ge=1)
-    """Stop the SVM's solver so early outside training; 3 as published, unset: at its optimum."""
+    """Stop the SVM's solver after this many iterations outside training; 3 as published; unset: at its optimum."""
     smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of a training target that goes to the other classes."""
 
@@ -67,7 +67,7 @@ class MetaOptNet(DirectMethod):
             raise SettingsError(f"MetaOptNet's penalty must be positive, found {penalty}.")
         if looks_at_test is not None and (learner == "ridge" or looks_at_test < 1):
             raise SettingsError(
-                f"Only the SVM is stopped early, after 1 look or more; found {looks_at_test} looks for '{learner}'."
+                f"looks_at_test stops the SVM only, after 1 look or more; found {looks_at_test} looks for '{learner}'."
             )
         check_smoothing(smoothing)
         self.encoder, self.learner, self.penalty = encoder, learner, penalty

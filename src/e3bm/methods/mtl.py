@@ -17,7 +17,7 @@ from e3bm.methods.heads.linear import LinearHead
 
 
 class MtlSettings(InnerLoopSettings):
-    """MTL: a head trained anew for each task."""
+    """MTL: a new head trained for each task."""
 
     title = "MTL"
 

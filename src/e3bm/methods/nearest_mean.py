@@ -15,7 +15,7 @@ from e3bm.methods.heads.labelled import LabelledSupport
 
 
 class NearestMeanSettings(MethodSettings):
-    """The nearest class mean: what features are worth by themselves."""
+    """The nearest class mean: how good the features alone are."""
 
     title = "nearest class mean"
     any_features = True

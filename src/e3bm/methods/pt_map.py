@@ -32,15 +32,15 @@ class PtMapSettings(InnerLoopSettings):
     epochs: int = Field(default=20, ge=1, le=1000)
     """Rounds; 20 as published."""
     rate: float = Field(default=0.2, gt=0)
-    """How far prototypes go in a round before training; 0.2 as published."""
+    """How far prototypes move in a round before training; 0.2 as published."""
     order: Literal["second"] = "second"
     """Rounds are not gradients: the outer loop always sees all of them."""
     power: float = Field(default=0.5, gt=0)
-    """To which power features are taken."""
+    """The power to which features are raised."""
     scale: float = Field(default=10.0, gt=0)
     """Factor on the squared distances."""
     tolerance: float = Field(default=1e-6, gt=0)
-    """How still the transport's sums must be."""
+    """How small the change of the transport's sums must become."""
 
 
 @METHODS.register("pt_map")

@@ -69,15 +69,15 @@ class RobustEnsembleSettings(MethodSettings):
     temperature: float = Field(default=1.0, gt=0)
     """Temperature of the opinions that are compared; 5 was published for diversity."""
     participation: float = Field(default=0.7, gt=0, le=1)
-    """Probability with which a network takes part in a step of the robust form; one at least does."""
+    """Probability with which a network takes part in a step of the robust form; at least one does."""
     moves: int = Field(default=2, ge=0)
     """Pixels by which each network's view is moved at most in the robust form; it may be mirrored as well."""
     distil_from: float = Field(default=0.5, gt=0, lt=1)
-    """Share of the training after which the networks rest and the distilled one learns."""
+    """Share of the training after which the networks are frozen and the distilled one learns."""
     distillation_temperature: float = Field(default=5.0, gt=0)
-    """Temperature at which it sees their predictions."""
+    """Temperature of their predictions in the distillation."""
     distillation_share: float = Field(default=0.8, ge=0, le=1)
-    """Weight of their predictions beside that of the labels."""
+    """Weight of their predictions relative to the labels."""
     annealing: Annealing = "none"
     """How learning rates fall within each of the two stages: not, to a tenth after two thirds, or by a cosine."""
     scale: float = Field(default=20.0, gt=0)
@@ -316,7 +316,7 @@ class RobustEnsemble(DirectMethod):
     ) -> Float[Tensor, ""]:
         """What the student learns by: labels, and what the resting networks say of the very same images."""
         if self.student is None:
-            raise SettingsError("This ensemble was built without a student, so that there is nothing to distil into.")
+            raise SettingsError("This ensemble was built without a student, so there is nothing to distil into.")
         with torch.no_grad(), _resting(self.networks):
             teachers = torch.stack([network(images, real) for network in self._classifiers()])
         return distillation_loss(

@@ -99,7 +99,8 @@ class Sib(InnerLoopMethod):
         query: Float[Tensor, "T Q D"],
         start: Float[Tensor, "T W D"] | None = None,
     ) -> CosineHead:
-        """The moves on features whose gradients are wanted; the head starts at the class means unless told where."""
+        """The moves on features whose gradients are wanted; the head starts at the class means unless ``start`` is
+        given."""
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         support, query = unit(support), unit(query)
         if start is None:

@@ -27,7 +27,7 @@ class SoftKMeansSettings(InnerLoopSettings):
     epochs: int = Field(default=1, ge=1, le=1000)
     """Rounds; 1 as published."""
     rate: float = Field(default=1.0, gt=0)
-    """How far prototypes go in a round before training; 1 as published."""
+    """How far prototypes move in a round before training; 1 as published."""
     order: Literal["second"] = "second"
     """Rounds are not gradients: the outer loop always sees all of them."""
     scale: float = Field(default=1.0, gt=0)

@@ -63,7 +63,7 @@ class TadamSettings(MethodSettings):
     conditioned: int | None = Field(default=None, ge=0)
     """How many of the last convolutions the task conditions; unset: all."""
     co_training: bool = True
-    """Whether the support is also classified among all training classes, with a weight that falls."""
+    """Whether the support is also classified among all training classes, with a decreasing weight."""
     weight_decay: float = Field(default=0.0005, ge=0)
     """Penalty on squares of kernels and of the embedding's weights; BatchNorm and biases have none."""
     film_decay: float = Field(default=0.01, ge=0)

@@ -19,7 +19,7 @@ from e3bm.methods.heads.prototype_rounds import PrototypeRounds, RoundState
 
 
 class TimSettings(InnerLoopSettings):
-    """TIM: prototypes that make predictions sure and classes even."""
+    """TIM: prototypes that make predictions confident and classes balanced."""
 
     title = "TIM"
     any_features = True
@@ -29,7 +29,7 @@ class TimSettings(InnerLoopSettings):
     epochs: int = Field(default=150, ge=1, le=1000)
     """Rounds; 150 as published."""
     rate: float = Field(default=1.0, gt=0)
-    """How far prototypes go in a round before training; 1 as published."""
+    """How far prototypes move in a round before training; 1 as published."""
     order: Literal["second"] = "second"
     """Rounds are not gradients: the outer loop always sees all of them."""
     temperature: float = Field(default=15.0, gt=0)

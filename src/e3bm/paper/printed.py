@@ -13,7 +13,7 @@ from e3bm.runs.folder.run import finite
 
 COLUMNS = (
     "Method", "Backbone", "Data", "Task", "Paper %", "Published code %", "Ours %", "Difference", "Our backbone",
-    "Seeds", "Episodes", "Budget", "Beside the published recipe", "Run",
+    "Seeds", "Episodes", "Budget", "Differences from the published recipe", "Run",
 )  # fmt: skip
 COST_COLUMNS = (
     "Method", "Backbone", "Paper, k parameters", "Ours, k parameters", "Paper, minutes", "Paper, +time %",

@@ -150,7 +150,7 @@ def _backbones(
             except Interrupted as stop:
                 if not time_is_over():
                     raise
-                progress.say(f"{key}: the time is over, and what builds on it waits. {stop}")
+                progress.say(f"{key}: the time is up, and what builds on it has to wait. {stop}")
                 continue
         found[key] = effort.runs / key
     return found

@@ -185,8 +185,9 @@ def reliability_drawing(points: Sequence[ReliabilityPoint]) -> Drawing:
         return []
 
     caption = (
-        "How often answers of some confidence are right, with 95 % intervals. On the dotted diagonal confidence is "
-        "what it says, below it the model is too sure, above it too unsure. Dots grow with the number of answers."
+        "How often answers of some confidence are right, with 95 % intervals. On the dotted diagonal, confidence "
+        "matches accuracy; below it the model is overconfident, above it underconfident. Dots grow with the number of "
+        "answers."
     )
     return draw("reliability", caption, paint, height=HEIGHT + 0.3)
 
@@ -214,7 +215,10 @@ def threshold_drawing(
         axes.set(xlabel="threshold of the known score", ylabel=f"{noun}s (%)", ylim=(0, 104))
         return handles
 
-    caption = f"What every threshold of `unknown` would keep of {noun}s of the classes, and catch of other {noun}s."
+    caption = (
+        f"How many {noun}s of the classes every threshold of `unknown` would keep, and how many {noun}s of other classes "
+        "it would catch."
+    )
     return draw("thresholds", caption, paint, height=HEIGHT)
 
 

@@ -86,7 +86,7 @@ def _what_differs(wanted: BackboneSettings, channels: int, source: Path) -> str:
             flag = f"--backbone.{name} {own}" if name != "whitened" else f"--backbone.{'' if own else 'no-'}whitened"
             return (
                 f"The pre-trained backbone of {source} is {made.title}, but this run asks for {wanted.title}: the "
-                f"setting backbone.{name} differs; say {flag}, or pre-train another backbone."
+                f"setting backbone.{name} differs; use {flag}, or pre-train another backbone."
             )
     if run.input_shape and run.input_shape.channels != channels:
         return (

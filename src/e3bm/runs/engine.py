@@ -150,7 +150,7 @@ def patience() -> float:
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds < 1e7:
-        raise SettingsError(f"{PATIENCE_VARIABLE} is a number of seconds from 1 on, found '{word[:40]}'.")
+        raise SettingsError(f"{PATIENCE_VARIABLE} must be a number of seconds, 1 or more; found '{word[:40]}'.")
     return seconds
 
 

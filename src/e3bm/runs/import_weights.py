@@ -73,7 +73,9 @@ def import_weights(
     source = Path(file)
     target = Path(out) if out is not None else source.with_suffix(".safetensors")
     if target.suffix != ".safetensors":
-        raise SettingsError(f"The result is a safetensors file; found '{target.name}', end the name in .safetensors.")
+        raise SettingsError(
+            f"The result is a safetensors file, so its name must end in .safetensors; found '{target.name}'."
+        )
     if target.resolve() == source.resolve():
         raise SettingsError(f"{source} would be overwritten by the result; give another name for it.")
     if backbone is not None and backbone not in PUBLISHED_NAMES:
@@ -113,14 +115,14 @@ def _load(source: Path) -> Any:
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)|(?:class|type|instance of) ([\w.]+)", str(error))
         if "operand" in str(error) or named is None:
-            raise CheckpointError(f"{source} is damaged or no PyTorch file; fetch it again.") from error
+            raise CheckpointError(f"{source} is damaged or not a PyTorch file; fetch it again.") from error
         raise CheckpointError(
             f"{source} holds '{named.group(1) or named.group(2)}', which could run code; it is refused and nothing of "
             "it was run. Save it again with the state alone."
         ) from error
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         first = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{source} is damaged or no PyTorch file ({first}); fetch it again.") from error
+        raise CheckpointError(f"{source} is damaged or not a PyTorch file ({first}); fetch it again.") from error
 
 
 def _states(content: Any, place: str, depth: int = 0) -> Iterator[tuple[str, dict[str, Tensor]]]:

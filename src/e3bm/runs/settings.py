@@ -56,7 +56,7 @@ class BackboneSettings(Settings):
     """Factor on all numbers of channels."""
     whitened: bool = False
     """Features are averaged over mirrored and moved views, centred, and partially whitened by the training classes: in
-    a pre-training its last stage, elsewhere for backbones that were pre-trained with it."""
+    a pre-training this is the last stage; elsewhere it is for backbones that were pre-trained with it."""
     pretrained: Path | None = None
     """Run folder of `e3bm pretrain`, or a .safetensors file of `e3bm import-weights`, to take the weights from."""
     adapt: Literal["frozen", "scale_shift", "full"] = "frozen"
@@ -364,22 +364,22 @@ class TestSettings(Settings):
     queries: int | None = Field(default=None, ge=1)
     """Examples per class to be predicted; unset: as in training (the original MAML has as many as shots)."""
     query_shares: int | None = Field(default=None, ge=1)
-    """Uneven queries: in every episode classes have shares of all its queries that are drawn from Dirichlet(this); 2 is
-    usual. Unset: every class has the same number."""
+    """Uneven queries: the classes of an episode get shares of its queries drawn from Dirichlet(this); 2 is usual.
+    Unset: every class gets the same number."""
     episodes: int | None = Field(default=None, ge=2)
     """How many episodes; unset: 600, or 1,000 with uneven queries."""
     seed: int = Field(default=1234, ge=0)
     """Which episodes; the same seed gives the same list for every model."""
     calibrate: int = Field(default=0, ge=0)
-    """Validation episodes on which one factor on all scores is fitted; NLL and ECE are then told with it, too. 0: no
-    factor. The test classes are never used for it."""
+    """Validation episodes on which one factor on all scores is fitted; NLL and ECE are then also reported with it.
+    0: no factor. The test classes are never used for it."""
     checkpoint: Literal["best", "last"] = "best"
     """Which weights: the best on the validation classes (a run that was never validated has only the last), or the
     last."""
     batch: int = Field(default=16, ge=1)
     """Tasks at a time; no influence on results."""
     allow_seen: bool = False
-    """Test on another data set although some of its classes have the names of training classes; the result says so."""
+    """Test on another data set even if some of its classes have the names of training classes; the result says so."""
     device: Literal["cpu", "cuda", "mps"] | None = None
     """Where the model runs; unset: where it was trained."""
     threads: int | None = Field(default=None, ge=1)

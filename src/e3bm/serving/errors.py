@@ -111,9 +111,9 @@ def _wrong_shape(problem: Mapping[str, Any]) -> str:
     kind, limits = problem["type"], problem.get("ctx", {})
     names = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
     if kind == "json_invalid":
-        return "The body is no JSON that can be read; check its quotes, commas and brackets."
+        return "The body is not readable JSON; check its quotes, commas and brackets."
     if not names:
-        return 'The body is a JSON object, such as {"name": "duck"}, sent as application/json.'
+        return 'The body must be a JSON object, such as {"name": "duck"}, sent as application/json.'
     name = "".join(letter for letter in names[-1] if letter.isprintable())[:40]
     words = {
         "missing": "is missing",

@@ -178,7 +178,7 @@ def _model_routes(router: APIRouter, service: Service) -> None:
 def _fit_routes(router: APIRouter, service: Service) -> None:
     fits, snapshot = service.fits, lambda: service.workspace.snapshot
 
-    @router.post("/fit", responses={202: {"model": FitState, "description": "The fit goes on; ask GET /fit."}})
+    @router.post("/fit", responses={202: {"model": FitState, "description": "The fit is still running; ask GET /fit."}})
     async def fit(
         response: Response,
         wait: Annotated[float, Query(ge=0, le=service.settings.timeout)] = min(WAIT, service.settings.timeout),

@@ -87,7 +87,7 @@ class ModelState(Record):
     fresh: bool
     """False when photos were added, moved or renamed since."""
     version: int
-    """Which fit this is: answers with another number are those of a former one."""
+    """Which fit this is: answers with another number are from an earlier one."""
 
 
 class FitState(Record):
@@ -97,7 +97,7 @@ class FitState(Record):
     state: str
     """running, done, failed or cancelled."""
     stage: str
-    """What is done at the moment."""
+    """What is being done at the moment."""
     done: int
     total: int
     """How much of the stage is done, and of how much; 0 where that is not known."""

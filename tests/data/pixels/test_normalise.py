@@ -55,7 +55,7 @@ def test_one_number_serves_any_number_of_channels(channels: int) -> None:
 
 def test_wrong_channels_and_wrong_numbers_are_refused() -> None:
     grey = torch.from_numpy(pixels(1)).permute(0, 3, 1, 2)
-    with pytest.raises(DataError, match="'mtl' is for 3 channels, the images have 1; use 'grey' or 'none'"):
+    with pytest.raises(DataError, match="'mtl' is for 3 channels, but the images have 1; use 'grey' or 'none'"):
         NORMALISATIONS["mtl"](grey)
     with pytest.raises(SettingsError, match="one mean and one positive std per channel"):
         Normalisation("flat", (0.0,), (0.0,))

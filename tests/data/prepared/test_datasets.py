@@ -37,7 +37,7 @@ def test_what_is_known_and_there(data, monkeypatch):
     assert entries["fc100"].bytes > 100 * 3072
     assert entries["birds"].state == "prepared"
     assert entries["omniglot"].state == "unfinished"
-    assert "goes on" in entries["omniglot"].advice
+    assert "continues" in entries["omniglot"].advice
     assert entries["cub"].state == "not there"
     assert "e3bm prepare cub --source PATH" in entries["cub"].advice
     assert "--download" in entries["cub"].advice

@@ -210,10 +210,10 @@ def test_folders_of_archives(tmp_path, write):
 
 def test_what_is_no_data_set(tmp_path):
     (tmp_path / "notes").mkdir()
-    with pytest.raises(DataError, match="no data set that is known"):
+    with pytest.raises(DataError, match="no known data set"):
         doctor(tmp_path / "notes")
     (tmp_path / "notes" / "a.txt").write_text("hello")
-    with pytest.raises(DataError, match="no data set that is known"):
+    with pytest.raises(DataError, match="no known data set"):
         doctor(tmp_path / "notes")
     with pytest.raises(DataError, match="does not exist"):
         doctor(tmp_path / "nowhere")

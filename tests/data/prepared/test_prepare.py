@@ -205,10 +205,10 @@ def test_too_little_space_is_seen_before_the_start(photos, tmp_path, monkeypatch
 def test_nothing_foreign_is_replaced(photos, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
-    with pytest.raises(DataError, match="is no packed data set"):
+    with pytest.raises(DataError, match="is not a packed data set"):
         prepare("birds", photos, out=tmp_path / "mine")
     for inside in (photos, photos / "packed"):
-        with pytest.raises(DataError, match=r"inside|no packed"):
+        with pytest.raises(DataError, match=r"inside|not a packed"):
             prepare("birds", photos, out=inside)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
     (tmp_path / "empty").mkdir()

@@ -75,10 +75,10 @@ def test_a_large_jpeg_is_decoded_smaller_and_upright(large):
 
 def test_a_photo_over_the_limit_is_refused_where_its_format_must_be_decoded_whole():
     wide = Image.new("L", (9000, 6000), 77)
-    with pytest.raises(DataError, match=r"it says it is 9000 x 6000, more than the 50,000,000 pixels"):
+    with pytest.raises(DataError, match=r"it claims to be 9000 x 6000, more than the limit of 50,000,000 pixels"):
         decode(encoded(wide, "PNG"))
     # Its decoder holds all of a progressive one, and more than its pixels.
-    with pytest.raises(DataError, match=r"it says it is 9000 x 6000, more than the 50,000,000 pixels"):
+    with pytest.raises(DataError, match=r"it claims to be 9000 x 6000, more than the limit of 50,000,000 pixels"):
         decode(encoded(wide, "JPEG", progressive=True))
     found = decode(encoded(wide, "JPEG"))
     assert found.shape == (3000, 4500, 3)
@@ -94,7 +94,7 @@ def test_a_photo_of_200_megapixels():
     claims = bytearray(content)
     place = claims.find(b"\xff\xc0")
     claims[place + 5 : place + 9] = b"\xff\xd0\xff\xd0"  # 65,488 x 65,488
-    with pytest.raises(DataError, match="that are read of a JPEG"):
+    with pytest.raises(DataError, match=r"more than the limit of .* for a JPEG"):
         decode(bytes(claims))
     assert decoded_pixels(content) == 3060 * 4080
     assert decoded_pixels(bytes(claims)) == 65_488**2  # what is refused is counted whole
@@ -104,7 +104,7 @@ def test_a_photo_of_200_megapixels():
 def test_what_cannot_be_decoded_in_part_counts_whole(large, form, options):
     assert decoded_pixels(encoded(large, form, **options)) == WIDTH * HEIGHT
     assert decoded_pixels(encoded(large, "JPEG")) == WIDTH * HEIGHT // 4
-    with pytest.raises(DataError, match="no image that Pillow knows"):
+    with pytest.raises(DataError, match="not an image that Pillow knows"):
         decoded_pixels(b"no image")
 
 

@@ -145,7 +145,7 @@ def test_other_things_are_refused(tmp_path):
     parts = tmp_path / "parts"
     write_folder(parts / "train", 1)
     write_folder(parts / "test", 1)
-    refused(parts, "are test and train, which are parts of a data set")
+    refused(parts, "are test and train, which are splits of a data set")
     lines = write_folder(tmp_path / "lines", 1)
     (lines / "sky").rename(lines / "s\nky")
     refused(lines, "control characters; rename it")

@@ -108,13 +108,13 @@ def test_the_page_is_whole_and_alone(found, tmp_path):
 
 
 def test_photos_of_the_fit_are_pointed_out(model):
-    assert any("were fitted on" in note for note in model.evaluate(support(2)).notes)
+    assert any("The model was fitted on" in note for note in model.evaluate(support(2)).notes)
 
 
 def test_only_strangers_is_a_sentence(model):
-    with pytest.raises(DataError, match="No photo is of a class that the model knows"):
+    with pytest.raises(DataError, match="No photo belongs to a class that the model knows"):
         model.evaluate({"sand": pictures("sand", 2)})
-    with pytest.raises(DataError, match="no photo to look at"):
+    with pytest.raises(DataError, match="No photo was given"):
         model.evaluate([], [])
 
 
@@ -140,7 +140,7 @@ def test_the_command_prints_and_writes(pretrained_run, tmp_path, capsys):
     assert main(["evaluate", str(model), str(photos), "--out", str(out), "--skip-unreadable"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("accuracy: ")
-    assert "were fitted on" in said
+    assert "The model was fitted on" in said
     assert f"'{out}'" in said
     assert out.exists()
     assert main(["evaluate", str(model), str(photos), "--out", str(out), "--skip-unreadable", "--json"]) == 0

@@ -36,7 +36,7 @@ def test_a_learned_start_is_the_same_for_every_task():
 
 
 def test_a_learned_start_is_bound_to_its_ways():
-    with pytest.raises(SettingsError, match="made for 5 ways because of its learned initialiser; the tasks have 3"):
+    with pytest.raises(SettingsError, match="made for 5 ways because of its learned initialiser, but the tasks have 3"):
         LearnedStart(5, FEATURES)(*support())
 
 

@@ -85,7 +85,7 @@ def test_only_runs_that_differ_in_their_seed_make_an_ensemble(members, small_dat
     ensemble = make_ensemble([members[0], other], tmp_path / "mixed")
     with pytest.raises(SettingsError, match="differ in their seed only"):
         run_test([ensemble.path], TEST)
-    with pytest.raises(SettingsError, match="no run of `e3bm train`"):
+    with pytest.raises(SettingsError, match="not a run of `e3bm train`"):
         make_ensemble([members[0], ensemble.path], tmp_path / "nested")
 
 

@@ -183,5 +183,5 @@ def test_a_fold_that_is_not_finished(small_data, folded, tmp_path):
     shutil.copytree(folded, tmp_path / "run")
     unfinished = tmp_path / "run" / "folds" / "2-of-2" / "metrics.jsonl"
     unfinished.write_text("".join(f"{line}\n" for line in unfinished.read_text().splitlines()[:1]))
-    with pytest.raises(SettingsError, match="2-of-2 is not trained to its end"):
+    with pytest.raises(SettingsError, match="2-of-2 has not finished its training"):
         run_train(wanted(small_data, tmp_path / "run"), tmp_path / "other")

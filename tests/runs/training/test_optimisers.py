@@ -219,7 +219,7 @@ def test_clipping():
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_broken_gradients_stop_before_they_spoil_the_weights(broken):
     check_gradients(gradients([1.0], [2.0]), 4)
-    with pytest.raises(DivergenceError, match=r"gradient of step 5 is not finite; the last checkpoint is good"):
+    with pytest.raises(DivergenceError, match=r"gradient of step 5 is not finite; the last checkpoint is intact"):
         check_gradients(gradients([1.0], [broken]), 4)
 
 

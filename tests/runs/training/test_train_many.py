@@ -60,7 +60,7 @@ def test_every_run_has_its_share_of_the_time(small_data, tmp_path):
     listener = Listener()
     assert train_many(jobs, seconds=0.6, progress=listener) == [job.folder for job in jobs]
     assert [sentence.split(":")[0] for sentence in listener.said] == ["0", "1"]
-    assert all("the time is over. Stopped after step" in sentence for sentence in listener.said)
+    assert all("the time is up. Stopped after step" in sentence for sentence in listener.said)
     # Neither came to a validation: what is tested then is the last checkpoint, and the result says so.
     assert not any(Checkpoints(job.folder).has("best") for job in jobs)
     row = run_test([jobs[0].folder], TestSettings(episodes=4))[0]

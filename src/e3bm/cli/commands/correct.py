@@ -16,7 +16,8 @@ class Options:
     """Which model, which photo, and what it shows."""
 
     model: Annotated[Path, tyro.conf.Positional]
-    """A file of `e3bm fit`; it is changed, unless --out names another, and kept beside as NAME.backup.e3bm."""
+    """A model file made by `e3bm fit`; it is changed unless --out names another file, and its former state is kept
+    beside it as NAME.backup.e3bm."""
     photo: Annotated[Path, tyro.conf.Positional]
     """A photo whose answer was wrong, or that has no label yet."""
     label: Annotated[str, tyro.conf.Positional]
@@ -28,7 +29,7 @@ class Options:
     force: bool = False
     """Replace an existing file that --out names."""
     backbone: str | None = None
-    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    """Run folder or transformers:NAME, if the model file does not contain its backbone."""
     json: bool = False
     """Print the answers before and after as JSON."""
 

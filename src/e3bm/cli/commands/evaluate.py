@@ -16,16 +16,16 @@ class Options:
     """Which model, on which labelled photos."""
 
     model: Annotated[Path, tyro.conf.Positional]
-    """A file of `e3bm fit`."""
+    """A model file made by `e3bm fit`."""
     photos: Annotated[Path, tyro.conf.Positional]
     """A folder (or zip or tar file) with a subfolder for each class, a CSV file with path and label, or Label Studio's
-    JSON. Photos of classes that the model does not know should be called unknown, and are counted so."""
+    JSON. Photos of classes that the model does not know are counted separately: they should be called unknown."""
     out: Path = Path("evaluation.html")
     """The page to write; the numbers go next to it as JSON."""
     skip_unreadable: bool = False
-    """Go on without photos that cannot be read, and name them."""
+    """Continue without photos that cannot be read, and name them."""
     backbone: str | None = None
-    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    """Run folder or transformers:NAME, if the model file does not contain its backbone."""
     json: bool = False
     """Print all numbers as JSON."""
 

@@ -30,7 +30,10 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(
-        Options, words, "export", "From pixels to everything that is said of a photo: one ONNX file, checked."
+        Options,
+        words,
+        "export",
+        "Write a model as one ONNX file, from pixels to everything that a prediction says, and check it.",
     )
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.model_file import check_export_target

@@ -25,12 +25,12 @@ class Options:
     out: Path
     """The model file to write, such as birds.e3bm."""
     backbone: str | None = None
-    """lite0 (unset; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, lite0-int8, lite2-int8 (8-bit integers,
-    half the time), a run folder, or transformers:NAME."""
+    """lite0 (the default; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, lite0-int8, lite2-int8 (8-bit
+    integers, half the time), a run folder, or transformers:NAME."""
     pipeline: str | None = None
     """Preprocessing of photos, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
     views: Literal[1, 2] = 1
-    """2: each photo and its mirror image, averaged, in this fit and in predictions of it; takes twice the time."""
+    """2: average each photo with its mirror image, in this fit and in its predictions; takes twice the time."""
     recall: float = 0.95
     """Share of photos of the classes that should not be called unknown."""
     prior: Path | None = None
@@ -46,7 +46,7 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
-    about = "A few photos of each class in, one model file out."
+    about = "Make one model file from a few photos of each class."
     options = parse(Options, words, "fit", about)
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.model_file import check_target
@@ -105,7 +105,10 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
         )
         alone = [name for name, count in counts.items() if count == 1]
         if model.expected_accuracy is None:
-            show(f"expected on new photos: not known, since {', '.join(alone)} has one photo that cannot be left out")
+            show(
+                f"expected on new photos: not known, since {', '.join(alone)} has only one photo, which cannot be "
+                f"left out"
+            )
         else:
             expected, photos = 100 * model.expected_accuracy, sum(counts.values())
             show(

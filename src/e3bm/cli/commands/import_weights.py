@@ -21,7 +21,7 @@ class Options:
     backbone: str | None = None
     """Name of our backbone; unset: whichever fits."""
     out: Path | None = None
-    """The .safetensors file to write; unset: beside the checkpoint."""
+    """The .safetensors file to write; unset: next to the checkpoint."""
     width: float = 1.0
     """Width factor of the backbone."""
     json: bool = False

@@ -47,7 +47,9 @@ class Options:
 
 
 def run(words: Sequence[str]) -> int:
-    options = parse(Options, words, "predict", "What is on photos, how sure that is, and whether no class fits.")
+    options = parse(
+        Options, words, "predict", "Say what photos show, how sure that is, and whether none of the classes fits."
+    )
     if options.json and options.csv:
         raise SettingsError("Choose either --json or --csv, not both.")
     if options.transductive and options.coverage is not None:
@@ -81,7 +83,8 @@ def run(words: Sequence[str]) -> int:
     if reason:
         show(f"e3bm: {reason}", file=sys.stderr)
     elif write is _write_text and found and all(len(one.prediction_set or ()) == 1 for one in found):
-        show(f"e3bm: sets of {100 * (options.coverage or 0):g} %: every photo has one class.", file=sys.stderr)
+        asked = 100 * (options.coverage or 0)
+        show(f"e3bm: in prediction sets of {asked:g} %, every photo has one class.", file=sys.stderr)
     for failure in failures:
         show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:

@@ -27,7 +27,7 @@ class Options:
     on_broken: Literal["stop", "skip"] = "stop"
     """What to do with images that cannot be read; they are listed in either case."""
     image_size: int | None = None
-    """Pixels of a side to store; unset: the data set's own (84 for a folder of yours)."""
+    """Side of the stored images in pixels; unset: the data set's own (84 for a folder of your own)."""
     seed: int = 0
     """Seed of the class split, for a folder without one."""
     allow_other_counts: bool = False

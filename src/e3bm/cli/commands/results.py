@@ -19,7 +19,7 @@ class Options:
     """list: what is kept; add: keep tested run folders; unpack: make run folders from it; check: compare every
     file with the manifest, and every accuracy with the answers behind it."""
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """add: run folders; unpack: places such as fc100/NAME; list: a group, or how the places of runs begin."""
+    """add: run folders; unpack: places such as fc100/NAME; list: a group, or the beginning of the runs' places."""
     results: Path = Path("results")
     """Folder of kept results."""
     out: Path | None = None
@@ -27,7 +27,7 @@ class Options:
     group: str | None = None
     """add: the group, such as study/NAME; unset: the name of the data the run was trained on."""
     compact: bool = False
-    """add: leave weights and most of the log behind."""
+    """add: do not keep the weights and most of the log."""
     json: bool = False
     """Print names, folders or faults as JSON."""
 

@@ -19,14 +19,14 @@ class Options:
     """What is served, and where."""
 
     model: Annotated[Path | None, tyro.conf.Positional] = None
-    """A model of `e3bm fit` to begin with; without one the page begins empty."""
+    """A model file made by `e3bm fit` to start with; without one the page starts empty."""
     views: Literal[1, 2] | None = None
     """2: each photo and its mirror image, averaged; a model has the number of views that it was fitted with."""
     settings: Annotated[ServeSettings, tyro.conf.arg(name="")] = field(default_factory=ServeSettings)
 
 
 def run(words: Sequence[str]) -> int:
-    about = "An HTTP API and a page: drop photos into classes, fit, ask. Ctrl-C stops it."
+    about = "Start an HTTP API and a page: drop photos into classes, fit, predict. Ctrl-C stops it."
     options = parse(Options, words, "serve", about)
     try:
         import fastapi  # noqa: F401
@@ -64,7 +64,7 @@ def run(words: Sequence[str]) -> int:
         if token is not None:
             print(f"The token is {token}: open {address}?token={token} or send 'Authorization: Bearer {token}'.")
         elif not is_loopback(settings.host):
-            print("e3bm: whoever reaches this address may use the server, because of --no-token.", file=sys.stderr)
+            print("e3bm: with --no-token, anyone who can reach this address can use the server.", file=sys.stderr)
         sys.stdout.flush()
 
     # A signal comes through once the server has stopped; nothing is lost by it.

@@ -16,13 +16,13 @@ class Options:
     """Which model, and which photos without labels."""
 
     model: Annotated[Path, tyro.conf.Positional]
-    """A file of `e3bm fit`."""
+    """A model file made by `e3bm fit`."""
     photos: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Photos, folders of photos, or - to read paths from stdin; the names of subfolders mean nothing."""
+    """Photos, folders of photos, or - to read paths from stdin; the names of subfolders are ignored."""
     count: int = 10
     """How many photos to suggest."""
     backbone: str | None = None
-    """Where the model file alone cannot bring its backbone back: run folder or transformers:NAME."""
+    """Run folder or transformers:NAME, if the model file does not contain its backbone."""
     json: bool = False
     """Print a list with one object per photo."""
 

@@ -17,11 +17,11 @@ class Options:
     """Which runs, and how they are tested."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Run folders of `e3bm train` or `e3bm pretrain`, or kept runs such as results/fc100/NAME, which become folders in
-    runs/ first; each is compared with its plain method, or with the first."""
+    """Run folders of `e3bm train` or `e3bm pretrain`, or kept runs such as results/fc100/NAME, which are first
+    unpacked into runs/; each is compared with its plain method, or with the first."""
     settings: Annotated[TestSettings, tyro.conf.arg(name="")]
     runs_in: Annotated[tuple[Path, ...], tyro.conf.arg(name="runs")] = ()
-    """More folders in which pre-trained backbones may be found; they are known by the digest of their weights."""
+    """Further folders to search for pre-trained backbones, which are recognised by the digest of their weights."""
     json: bool = False
     """A list of result rows."""
 

@@ -23,7 +23,7 @@ class Options:
     """Run folder; naming the folder of an unfinished run continues it."""
     settings: Annotated[TrainSettings, tyro.conf.arg(name="")]
     tensorboard: bool = False
-    """Show the same numbers in TensorBoard: in the run's folder `tensorboard`."""
+    """Also log to TensorBoard, in the folder `tensorboard` of the run."""
     json: bool = False
     """Print the best validation as JSON."""
 

@@ -167,7 +167,7 @@ def _counts(packed: PackedImages) -> dict[str, dict[str, int | None]]:
 def _advice(name: str, state: State, downloadable: bool) -> str:
     if state in ("in the package", "prepared"):
         return "ready"
-    again = " again, it goes on where it stopped" if state == "unfinished" else ""
+    again = " again; it continues where it stopped" if state == "unfinished" else ""
     download = f", or 'e3bm prepare {name} --download'" if downloadable else ""
     return f"run 'e3bm prepare {name} --source PATH'{download}{again}"
 

@@ -98,7 +98,7 @@ def _prepared(path: Path, progress: Progress) -> DoctorReport:
     card = sources[packed.name]().card if packed.name in sources else SourceCard(packed.name, 0, "", "")
     notes, faults = compare_counts(listing, card)
     findings = [*notes, *(f"Not as published: {fault}." for fault in faults)]
-    advice = f"It is prepared and whole: use it by its name, {packed.name}."
+    advice = f"It is prepared and complete: use it by its name, {packed.name}."
     published = dict(card.published)
     return _report(path, packed.name, f"prepared {packed.name}", listing, seen, findings, published, card, advice)
 

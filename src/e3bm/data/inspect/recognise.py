@@ -46,8 +46,8 @@ def recognise(paths: Sequence[Path]) -> Recognised:
     if found is None:
         tree.close()
         raise DataError(
-            f"{paths[0]} holds {len(tree.names):,} files and no data set that is known; expected a folder with a "
-            "subfolder of images for each class, or one of the forms that docs/data_sets.md lists."
+            f"{paths[0]} holds {len(tree.names):,} files but no known data set; expected a folder with a "
+            "subfolder of images for each class, or one of the layouts that docs/data_sets.md lists."
         )
     return found
 

@@ -62,9 +62,9 @@ class SplitFolders:
         if _share_their_classes(files) and _mostly_known(files, known.split_of):
             folders = " and ".join(sorted({name.split("/")[len(place)] for names in files.values() for name in names}))
             warning = (
-                f"Warning: the folders {folders} hold the same classes, so they are no few-shot split: used as one, "
-                "training would see the test classes. The images of each class were put together, and the classes "
-                "divided by the standard list."
+                f"Warning: the folders {folders} hold the same classes, so they are not a few-shot split: training "
+                f"would see the test classes. The images of each class were merged, and the classes were split by the "
+                f"standard list."
             )
             return files_listing(self.shared_name, tree, _put_together(files, known.split_of), [*notes, warning])
         return files_listing(self.name, tree, files, notes)
@@ -175,7 +175,10 @@ def _listed_splits(tree: FileTree, classes: Mapping[str, str]) -> dict[str, str]
             return {}
         for line in lines:
             if stated.setdefault(line, split) != split:
-                raise DataError(f"'{name}' in {tree.where} lists class '{line}', which {stated[line]} has already.")
+                raise DataError(
+                    f"'{name}' in {tree.where} lists class '{line}', which {stated[line]} lists already; "
+                    f"keep it in one of them."
+                )
     return stated
 
 
@@ -200,7 +203,7 @@ def _refuse_empty(tree: FileTree, named: set[Place], with_images: set[Place]) ->
 def _left_out(tree: FileTree, files: FilesByClass) -> list[str]:
     used = sum(len(names) for names in files.values())
     rest = sum(1 for name in tree.names if is_image_name(name)) - used
-    return [f"{rest:,} images outside of these folders were left out."] if rest else []
+    return [f"{rest:,} images outside these folders were left out."] if rest else []
 
 
 class AlphabetFolders:
@@ -223,7 +226,7 @@ class AlphabetFolders:
                 raise DataError(f"Character '{character}' is in {tree.where} twice, in different folders; keep one.")
         unknown = sorted(character for split, character in files if split == NO_SPLIT)
         if known.split_of and unknown:
-            raise DataError(f"'{unknown[0]}' in {tree.where} is not one of Omniglot's characters.")
+            raise DataError(f"'{unknown[0]}' in {tree.where} is not one of Omniglot's characters; remove it.")
         drawn = {name.rpartition("/")[0] for names in files.values() for name in names}
         for folder in sorted(tree.folders):
             if re.search(r"/character\d+$", "/" + folder) and folder not in drawn and not REPEATED_PART.search(folder):

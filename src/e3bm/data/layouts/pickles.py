@@ -191,13 +191,16 @@ def _label_numbers(file: PickleFile, value: Any, images: int) -> Int64[np.ndarra
     if not isinstance(stored, np.ndarray) and len(stored) != images:
         raise DataError(f"{file.location} holds {len(stored):,} labels for {images:,} images; expected one for each.")
     if not _are_numbers(stored):
-        raise DataError(f"{file.location} holds labels that are no numbers; expected one whole number for each image.")
+        raise DataError(f"{file.location} holds labels that are not numbers; expected one whole number for each image.")
     labels = np.asarray(stored)
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         if labels.dtype.kind in "iu" and labels.size == images:
             labels = labels.reshape(-1)
         else:
-            raise DataError(f"{file.location} holds labels of type {labels.dtype} and shape {labels.shape}.")
+            raise DataError(
+                f"{file.location} holds labels of type {labels.dtype} and shape {labels.shape}; expected "
+                f"one whole number for each image."
+            )
     if len(labels) != images:
         raise DataError(f"{file.location} holds {len(labels):,} labels for {images:,} images; expected one for each.")
     return labels.astype(np.int64)
@@ -258,5 +261,7 @@ def _index_lists(file: PickleFile, class_dict: Any, images: int) -> dict[str, Se
             raise DataError(f"Class '{name}' in {file.location} claims an image that another class has, or one twice.")
         owner[places], found[name] = number, places.tolist()
     if (owner < 0).any():
-        raise DataError(f"{int((owner < 0).sum()):,} images in {file.location} belong to no class.")
+        raise DataError(
+            f"{int((owner < 0).sum()):,} images in {file.location} belong to no class; fetch the file again."
+        )
     return found

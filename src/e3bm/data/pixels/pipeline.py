@@ -68,7 +68,7 @@ class Normalisation:
     def _check(self, channels: int) -> None:
         if len(self.mean) not in (1, channels):
             raise DataError(
-                f"Normalisation '{self.name}' is for {len(self.mean)} channels, the images have {channels}; "
+                f"Normalisation '{self.name}' is for {len(self.mean)} channels, but the images have {channels}; "
                 "use 'grey' or 'none'."
             )
 

@@ -306,14 +306,16 @@ def _tar_members(path: Path, file: BufferedIOBase) -> Iterator[_TarMember]:
         header, count = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape"), count + 1
         size = header.size if stated_size is None or header.type in NAME_HEADERS else stated_size
         if size < 0:
-            raise tarfile.ReadError("a file has a size below zero")
+            raise tarfile.ReadError("a file has a negative size")
         start, offset = offset + BLOCK, offset + BLOCK + -(-size // BLOCK) * BLOCK
         refuse_bomb(path, header.name, packed, offset)
         if count > MOST_FILES:
             raise DataError(f"{path} holds more than {MOST_FILES:,} files; point at the data set itself.")
         if header.type in (*NAME_HEADERS, tarfile.XGLTYPE):
             if size > LARGEST_HEADER:
-                raise DataError(f"{path} holds a name or header of {size:,} bytes, as no archive does; it is refused.")
+                raise DataError(
+                    f"{path} holds a name or header of {size:,} bytes, which no real archive has; it is refused."
+                )
             content = file.read(size) if header.type != tarfile.XGLTYPE else b""
             if header.type == tarfile.GNUTYPE_LONGNAME:
                 long_name = content.rstrip(b"\0").decode("utf-8", "surrogateescape")
@@ -344,7 +346,7 @@ def _pax_records(content: bytes) -> dict[str, str]:
         found[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
         at = end
     if any(key.startswith("GNU.sparse") for key in found):
-        raise tarfile.ReadError("it holds a file with holes, which is not read")
+        raise tarfile.ReadError("it holds a sparse file, which cannot be read")
     return found
 
 
@@ -370,8 +372,8 @@ def refuse_bomb(path: Path, name: str, packed: int, full: int) -> None:
     """Stop where a few bytes would grow as no image does."""
     if full > RATIO_MATTERS_FROM and full > LARGEST_RATIO * max(packed, 1):
         raise DataError(
-            f"'{name}' in {path} would grow from {packed:,} to {full:,} bytes, as no image does; "
-            "the archive is refused as a decompression bomb."
+            f"'{name}' in {path} would grow from {packed:,} to {full:,} bytes, which no image does; the archive is "
+            f"refused as a decompression bomb."
         )
 
 

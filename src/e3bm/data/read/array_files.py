@@ -106,7 +106,9 @@ class NpzArray:
             why = _short(error)
             raise DataError(f"{self.location} is damaged or not an npz file ({why}); fetch it again.") from error
         if dtype.hasobject or dtype.names or (fortran and len(shape) > 1):
-            raise DataError(f"{self.location} holds {dtype} stored as in no known data set; it is refused.")
+            raise DataError(
+                f"{self.location} holds {dtype} stored in a way that no known data set uses; it is refused."
+            )
         self.array.dtype, self.array.shape = dtype, tuple(int(n) for n in shape)
         self.array.content = StoredBytes(self._start, about.file_size - self._start, False)
         if math.prod(self.array.shape) * dtype.itemsize != about.file_size - self._start:

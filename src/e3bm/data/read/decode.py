@@ -104,7 +104,7 @@ def check_pixels(size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MOST_PIXELS or max(size) > LONGEST_SIDE or min(size) < 1:
         limits = f"{MOST_PIXELS:,} pixels or {LONGEST_SIDE:,} a side"
-        raise DataError(f"it says it is {width} x {height}, more than the {limits} that are read")
+        raise DataError(f"it claims to be {width} x {height}, more than the limit of {limits}")
 
 
 def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
@@ -190,7 +190,7 @@ def _unknown_format(content: bytes) -> DataError:
         return DataError(HEIF_ADVICE)
     if not content:
         return DataError("the file is empty")
-    return DataError(f"it is no image that Pillow knows{beginning(content)}")
+    return DataError(f"it is not an image that Pillow knows{beginning(content)}")
 
 
 def beginning(content: bytes) -> str:
@@ -209,7 +209,7 @@ def _decoding_errors() -> Iterator[None]:
     except UnidentifiedImageError:
         raise
     except Image.DecompressionBombError as error:
-        raise TooManyPixelsError(f"it has far more than the {MOST_PIXELS:,} pixels that are read") from error
+        raise TooManyPixelsError(f"it has far more than the limit of {MOST_PIXELS:,} pixels") from error
     except DataError:
         raise
     except MemoryError as error:
@@ -245,7 +245,7 @@ def _check_promise(image: Image.Image) -> None:
         check_pixels(image.size)
     elif not _fits_in_parts(image.size):
         limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
-        raise DataError(f"it says it is {image.width} x {image.height}, more than the {limits} that are read of a JPEG")
+        raise DataError(f"it claims to be {image.width} x {image.height}, more than the limit of {limits} for a JPEG")
 
 
 def _is_large(image: Image.Image) -> bool:

@@ -61,7 +61,7 @@ def _fetch(download: Download, target: Path, progress: Progress, pause: float) -
             if attempt == ATTEMPTS - 1:
                 host, reason = urlsplit(download.url).hostname, getattr(error, "reason", None) or error
                 raise DataError(
-                    f"{host} cannot be reached ({reason}): there is no network or the server is away; run the same "
+                    f"{host} cannot be reached ({reason}): there is no network or the server is down; run the same "
                     "command again later, or fetch the file by hand and give it as the source."
                 ) from error
             time.sleep(pause * attempt)

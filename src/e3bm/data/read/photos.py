@@ -202,7 +202,7 @@ def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
     splits = [name for name in listing.class_names if split_word(name)]
     if len(splits) == len(listing.class_names):
         raise DataError(
-            f"The subfolders of {tree.where} are {' and '.join(splits)}, which are parts of a data set and no classes; "
+            f"The subfolders of {tree.where} are {' and '.join(splits)}, which are splits of a data set, not classes; "
             f"point at one of them, such as {tree.where / splits[0]}."
         )
     found_photos: dict[str, list[StoredPhoto]] = {name: [] for name in listing.class_names}

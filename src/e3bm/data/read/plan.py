@@ -160,18 +160,18 @@ def compare_counts(listing: Listing, card: SourceCard) -> tuple[list[str], list[
             continue
         classes, images = found[split]
         if classes != expected.classes:
-            faults.append(f"{split} has {classes:,} classes, published are {expected.classes:,}")
+            faults.append(f"{split} has {classes:,} classes instead of the published {expected.classes:,}")
         elif expected.images is not None and images != expected.images:
             uneven = _uneven(listing, split)
             if uneven or images > expected.images:
                 detail = f" ({uneven})" if uneven else ""
-                faults.append(f"{split} has {images:,} images, published are {expected.images:,}{detail}")
+                faults.append(f"{split} has {images:,} images instead of the published {expected.images:,}{detail}")
             else:
                 notes.append(f"{split} has {images:,} of {expected.images:,} images, the same number of every class.")
     total = sum(images for _, images in found.values())
     unpublished = any(count.images is None for count in card.published.values())
     if unpublished and card.total_images and len(found) == len(SPLIT_NAMES) and total != card.total_images:
-        faults.append(f"there are {total:,} images, published are {card.total_images:,}")
+        faults.append(f"there are {total:,} images instead of the published {card.total_images:,}")
     return notes, faults
 
 
@@ -208,7 +208,9 @@ def _needs_reversal(listing: Listing, card: SourceCard, order: ChannelOrder) -> 
         return True, ["Channels were reversed from blue-green-red, as asked."]
     means, images = _channel_means(listing.records)
     if not card.pixel_mean or len(means) != 3 or images < FEWEST_IMAGES or len(listing.class_names) < FEWEST_CLASSES:
-        return False, ["Too few images to tell the channel order by their colours; taken as red-green-blue."]
+        return False, [
+            "There are too few images to tell the channel order from their colours; it is taken as red-green-blue."
+        ]
     published = np.array(card.pixel_mean)
     as_stored, reversed_ = (float(((means - target) ** 2).sum()) for target in (published, published[::-1]))
     shown = ", ".join(f"{mean:.1f}" for mean in means)

@@ -159,7 +159,7 @@ def check_target(target: Path) -> None:
     if target.is_dir() and ((target / CLASSES_FILE).is_file() or not any(target.iterdir())):
         return
     if target.exists():
-        raise DataError(f"{target} exists and is no packed data set; choose another folder for the result.")
+        raise DataError(f"{target} exists but is not a packed data set; choose another folder for the result.")
 
 
 def _check_target_outside_source(target: Path, given: list[Path]) -> None:
@@ -209,7 +209,7 @@ def _pack(
     except OSError as error:
         raise DataError(
             f"{target} cannot be written: {error.strerror}; free some space or choose another folder and run the same "
-            "command again, it goes on where it stopped."
+            f"command again, which continues where it stopped."
         ) from error
 
 
@@ -244,7 +244,7 @@ def _broken_images_error(broken: list[BrokenImage]) -> DataError:
     shown = "; ".join(f"{one.path}: {one.reason}" for one in broken[:BROKEN_SHOWN])
     more = f" and {len(broken) - BROKEN_SHOWN} more nearby" if len(broken) > BROKEN_SHOWN else ""
     return DataError(
-        f"Images cannot be used: {shown}{more}. Mend or remove them, or leave them out with --on-broken skip; "
+        f"Some images cannot be used: {shown}{more}. Repair or remove them, or leave them out with --on-broken skip; "
         "'e3bm doctor' lists all of them."
     )
 
@@ -255,7 +255,9 @@ def _check_space(target: Path, plan: Plan) -> None:
     partial = partial_of(target)
     done = sum(file.stat().st_size for file in partial.iterdir()) if partial.is_dir() else 0
     if needed - done > free:
-        raise DataError(f"{home} has {free >> 20:,} MB free, the data set needs {needed >> 20:,} MB; free some space.")
+        raise DataError(
+            f"{home} has {free >> 20:,} MB free, but the data set needs {needed >> 20:,} MB; free some space."
+        )
 
 
 def _result(packed: PackedImages, *, unchanged: bool, begun: float) -> PreparedDataset:

@@ -106,7 +106,7 @@ def _check_array(array: StoredArray, fortran: Any) -> None:
     if not isinstance(shape, tuple) or len(shape) > MOST_DIMENSIONS:
         raise ValueError("an array without a shape")
     if not all(isinstance(n, int) and 0 <= n < 1 << 48 for n in shape):
-        raise ValueError("an array of a shape that is no numbers")
+        raise ValueError("an array whose shape is not made of numbers")
     count = math.prod(shape)
     if isinstance(content, list):
         if array.dtype.kind != "O" or len(content) != count:
@@ -261,7 +261,7 @@ class _Machine:
         if place in self.memo_out_of_order:
             return self.memo_out_of_order[place]
         if place < 0:
-            raise LookupError("a number below zero")
+            raise LookupError("a negative number")
         return self.memo[place]
 
     def take(self, count: int) -> bytes:
@@ -305,7 +305,7 @@ class _Machine:
     def call(self) -> None:
         arguments, target = self.stack.pop(), self.stack.pop()
         if not isinstance(target, _Name) or not isinstance(arguments, tuple):
-            raise self.refused("a call of something that is no function")
+            raise self.refused("a call of something that is not a function")
         self.push(CALLS[target.name](*arguments))
 
     def build(self) -> None:
@@ -323,14 +323,14 @@ class _Machine:
 def _append(machine: _Machine, values: list[Any]) -> None:
     target = machine.stack[-1]
     if not isinstance(target, list):
-        raise machine.refused("an append to something that is no list")
+        raise machine.refused("an append to something that is not a list")
     target.extend(values)
 
 
 def _set_items(machine: _Machine, values: list[Any]) -> None:
     target = machine.stack[-1]
     if not isinstance(target, dict):
-        raise machine.refused("a key in something that is no dictionary")
+        raise machine.refused("a key in something that is not a dictionary")
     target.update(_pairs(values))
 
 
@@ -356,7 +356,7 @@ def _container(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
 
 def _name_part(value: Any) -> str:
     if not isinstance(value, str | bytes):
-        raise ValueError("a name that is no text")
+        raise ValueError("a name that is not text")
     return as_text(value)
 
 

@@ -265,8 +265,8 @@ class PackedWriter:
         whole, blocks = block_digests(self.partial / IMAGES_FILE)
         if whole != digests["images"]:
             raise DataError(
-                f"{self.partial / IMAGES_FILE} does not hold what was written to it; look after the disk, "
-                "then run the same command again."
+                f"{self.partial / IMAGES_FILE} does not hold what was written to it; check the disk, then run the "
+                f"same command again."
             )
         write_blocks(self.partial, whole, blocks)
         write_json(self.partial / CLASSES_FILE, {**about, "sha256": {**digests, "classes": digest_of_json(about)}})

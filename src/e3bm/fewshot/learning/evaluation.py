@@ -313,7 +313,7 @@ def evaluate(
     known = truth >= 0
     if not known.any():
         there = ", ".join(sorted(set(labels))[:5])
-        raise DataError(f"No {noun} is of a class that the model knows ({', '.join(classes[:5])}); found {there}.")
+        raise DataError(f"No {noun} belongs to a class that the model knows ({', '.join(classes[:5])}); found {there}.")
     wrong = np.flatnonzero((found.labels != truth) & (known | ~found.unknown))
     confidence = found.probabilities.max(1)
     mistakes = [
@@ -372,6 +372,6 @@ def _seen_before(
     if not seen:
         return ()
     return (
-        f"{len(seen)} of {len(names)} {noun}s were fitted on (such as {seen[0]}), "
-        "so the numbers are too good; evaluate on others.",
+        f"The model was fitted on {len(seen)} of these {len(names)} {noun}s (such as {seen[0]}), so the numbers are "
+        f"too good; evaluate on others.",
     )

@@ -160,8 +160,9 @@ def _class_table(found: Evaluation) -> Table:
         for one in sorted(found.by_class, key=lambda one: (one.recall.value is None, one.recall.value or 0, one.name))
     )
     notes = (
-        f"Recall: {found.noun}s of the class that got its name. Precision: {found.noun}s with that answer that are of "
-        f"it, among {found.noun}s of the model's classes. In brackets 95 % intervals.",
+        f"Recall: the share of {found.noun}s of the class that were given its name. Precision: the share of "
+        f"{found.noun}s given its name that belong to it, among {found.noun}s of the model's classes. 95 % intervals "
+        "are in brackets.",
     )
     return Table(("class, weakest first", f"{found.noun}s", "recall", "precision", "called unknown"), rows, notes=notes)
 
@@ -206,8 +207,8 @@ def _mistakes(found: Evaluation) -> str:
     shown = found.mistakes[:MOST_SHOWN]
     more = f" The first {MOST_SHOWN} of {len(found.mistakes)}." if len(found.mistakes) > len(shown) else ""
     opening = (
-        f"Wrong answers, the surest first, with the labelled {found.noun}s that counted most for the answer (+) or "
-        f"against it (-). A sure mistake is often a wrong label.{more}"
+        f"Wrong answers, the most confident first, with the labelled {found.noun}s that counted most for the answer (+) "
+        f"or against it (-). A confident mistake is often a wrong label.{more}"
     )
     cards = [_card(found, one) for one in shown]
     first, rest = "".join(cards[:SHOWN_AT_ONCE]), "".join(cards[SHOWN_AT_ONCE:])
@@ -227,9 +228,9 @@ def _card(found: Evaluation, one: Mistake) -> str:
     of = (
         f"{escape(one.label)} had {100 * one.probability:.0f} %"
         if one.label in found.classes
-        else f"{escape(one.label)} is no class of the model; it should be called unknown"
+        else f"{escape(one.label)} is not a class of the model; it should be called unknown"
     )
-    flag = "<p class='flag'>It was called unknown, too.</p>" if one.unknown else ""
+    flag = "<p class='flag'>It was also called unknown.</p>" if one.unknown else ""
     mattered = "".join(
         f"<br>{'+' if part.amount >= 0 else '−'} {escape(_words_for(part, found.noun))}" for part in one.influences
     )
@@ -293,8 +294,8 @@ def _thresholds(found: Evaluation) -> str:
     hint = (
         ""
         if found.caught.of
-        else f"<p class='missing'>All {noun}s are of classes that the model knows, so nothing tells how many others it "
-        f"would catch: add {noun}s of something else.</p>"
+        else f"<p class='missing'>All {noun}s are of classes that the model knows, so these {noun}s cannot show how many "
+        f"others it would catch: add {noun}s of something else.</p>"
     )
     hint += (
         "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the "

@@ -53,7 +53,7 @@ def read_label_file(source: Path) -> LabelledPaths:
     labelled = [(path, label) for path, label in entries if isinstance(label, str)]
     unused = tuple(UnusedFile(path, str(why.reason)) for path, why in entries if isinstance(why, _NoLabel))
     if not labelled:
-        raise DataError(f"{source} has no photo with a label; a line is `path,label`.")
+        raise DataError(f"{source} has no photo with a label; each line must be `path,label`.")
     found = [(_place(source, path), path, label) for path, label in labelled]
     missing = [path for place, path, _ in found if place is None]
     if missing:
@@ -83,7 +83,7 @@ def _text(source: Path) -> str:
             raise DataError(f"{source} has more than the {LARGEST_FILE:,} bytes that are read.")
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError(f"{source} is no text in UTF-8; save it as UTF-8.") from None
+        raise DataError(f"{source} is not UTF-8 text; save it as UTF-8.") from None
     except OSError as error:
         raise DataError(f"{source} cannot be read: {error.strerror}.") from None
 
@@ -106,9 +106,9 @@ def _table(source: Path, text: str, first_columns: Sequence[str] = PATH_COLUMNS)
     try:
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=comma, strict=True) if any(map(str.strip, row))]
     except csv.Error as error:
-        raise DataError(f"{source} is no readable table ({error}); a line is `path,label`.") from None
+        raise DataError(f"{source} is not a readable table ({error}); each line must be `path,label`.") from None
     if not rows:
-        raise DataError(f"{source} is empty; a line is `path,label`.")
+        raise DataError(f"{source} is empty; each line must be `path,label`.")
     names = [name.strip().lower() for name in rows[0]]
     at, label_at = (
         next((names.index(name) for name in known if name in names), None) for known in (first_columns, LABEL_COLUMNS)
@@ -133,9 +133,9 @@ def _label_studio(source: Path, text: str) -> Iterator[Entry]:
     try:
         tasks = parse_json(text)
     except ValueError as error:
-        raise DataError(f"{source} is no readable JSON ({error}); export JSON from Label Studio.") from None
+        raise DataError(f"{source} is not readable JSON ({error}); export JSON from Label Studio.") from None
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise DataError(f"{source} is no export of Label Studio; expected a list of tasks, as its JSON export has.")
+        raise DataError(f"{source} is not an export of Label Studio; expected a list of tasks, as its JSON export has.")
     for number, task in enumerate(tasks, 1):
         try:
             data = task.get("data", task)

@@ -78,7 +78,10 @@ def _unsureness(probabilities: Float[np.ndarray, "N W"]) -> Float[np.ndarray, " 
 def _reason(unknown: bool, likely: Sequence[tuple[str, float]]) -> str:
     (best, first), (other, second) = likely
     if unknown:
-        return f"it looks like none of the classes ({best} is the nearest): a class of its own, or a new view of one"
+        return (
+            f"it looks like none of the classes ({best} is the nearest): it may be a new class, "
+            "or a new view of a known one"
+        )
     if second > 0.15:
         return f"it could be {best} ({100 * first:.0f} %) or {other} ({100 * second:.0f} %)"
-    return f"it is probably {best} ({100 * first:.0f} %), and unlike those before it"
+    return f"it is probably {best} ({100 * first:.0f} %), and unlike the photos suggested before it"

@@ -65,7 +65,7 @@ def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> Fe
     if place.is_file():
         return weights_file_extractor(place, pipeline)
     raise SettingsError(
-        f"There is no run folder or weights file {place}; for a model of a hub write {HUB}{name}, "
+        f"There is no run folder or weights file {place}; for a model from the Hugging Face hub write {HUB}{name}, "
         f"and leave the backbone out for {LITE0.name} (others by name: lite2, lite0+lite2, lite2-int8)."
     )
 
@@ -118,13 +118,13 @@ def restore_backbone(
             found = stored_hub_model(origin.name, pipeline)
         elif origin.kind == "module":
             raise CheckpointError(
-                f"it was made with a network of its user's own ({origin.name}), which no file can rebuild; "
-                f"load it with that network: FewShotClassifier.load({str(path)!r}, backbone=network)"
+                f"it was made with the user's own network ({origin.name}), which cannot be rebuilt from a file; load "
+                f"it with that network: FewShotClassifier.load({str(path)!r}, backbone=network)"
             )
         elif origin.kind == "text":
             raise CheckpointError("it is a model of sentences; load it with TextClassifier")
         else:
-            raise CheckpointError(f"its backbone '{origin.name}' is of a kind that is not known ({origin.kind})")
+            raise CheckpointError(f"its backbone '{origin.name}' is of an unknown kind ({origin.kind})")
     except E3BMError as error:
         raise CheckpointError(f"{path} cannot be used: {str(error).removesuffix('.')}.") from None
     if found.digest() != origin.digest:

@@ -111,7 +111,10 @@ def fit_ensemble_head(
     assert trace.epoch_scores is not None
     folded, singles = head.collapse(ensemble), trace.epoch_scores[0]
     if not bool(torch.isfinite(folded.weight).all()):
-        raise DivergenceError("The fit did not stay finite; the features may be of extreme size: scale them first.")
+        raise DivergenceError(
+            "The fit gave numbers that are not finite; the features may be extremely large or "
+            "small, so scale them first."
+        )
     return EnsembleHead(
         centre=space.centre.view(-1),
         factor=space.factor.view(()),

@@ -39,7 +39,7 @@ class TextClassifier(FewShotClassifier):
     def load(  # type: ignore[override]  # an encoder in place of a backbone
         cls, path: str | Path, *, encoder: Encoder | None = None, prior: str | Path | None = None
     ) -> "TextClassifier":
-        """A classifier from a file; an encoder of one's own is given again, and must be the same."""
+        """A classifier from a file; an encoder of your own must be passed again, and be the same."""
         return cls._loaded_text(Path(path), None, encoder, prior)
 
     @classmethod
@@ -59,12 +59,12 @@ class TextClassifier(FewShotClassifier):
             raise CheckpointError(f"{path} is a model of photos; load it with FewShotClassifier.")
         if encoder is None and not origin.digest:
             raise CheckpointError(
-                f"{path} was made with its user's {origin.name}, which no file holds; "
-                "give it again: TextClassifier.load(path, encoder=...)."
+                f"{path} was made with the user's own {origin.name}, which is not in the file; pass it again: "
+                f"TextClassifier.load(path, encoder=...)."
             )
         extractor = encoder_named(origin.name) if encoder is None else choose_encoder(encoder)
         if extractor is None:
-            raise CheckpointError(f"{path} was made with an encoder that is not known here ({origin.name}).")
+            raise CheckpointError(f"{path} was made with an encoder that this e3bm does not know ({origin.name}).")
         if origin.digest and extractor.digest() != origin.digest:
             raise CheckpointError(f"{path} was made with other weights of {origin.name}; use those, or fit it again.")
         return cls.of_fit(extractor, fitted, prior)
@@ -74,7 +74,7 @@ class TextClassifier(FewShotClassifier):
         """The sentences of every topic, from a mapping, from sentences and labels, or from a table (text, label)."""
         if isinstance(source, str | Path):
             if labels is not None:
-                raise DataError("A label goes with each sentence of a list: fit(sentences, labels).")
+                raise DataError("Each sentence of a list needs a label: fit(sentences, labels).")
             yield LabelledPhotos({name: list(texts) for name, texts in read_text_table(Path(source)).items()})
             return
         if isinstance(source, Mapping):

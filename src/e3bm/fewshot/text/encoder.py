@@ -54,7 +54,7 @@ class TextExtractor(FeatureExtractor):
     def __call__(self, photos: Sequence[Photo], names: Sequence[str] = ()) -> Float32[np.ndarray, "N D"]:
         """The features of all sentences; one that cannot be used is an error."""
         if not photos:
-            raise DataError("There is no sentence to look at; give one or more.")
+            raise DataError("No sentence was given; give one or more.")
         return super().__call__(photos, names)
 
     def _rows(self, texts: list[str]) -> Float32[np.ndarray, "N D"]:

@@ -136,7 +136,7 @@ Rule = Callable[[str, list[Any]], Any]
 
 def _same(name: str, values: list[Any]) -> Any:
     if any(value != values[0] for value in values):
-        raise SettingsError(f"Seeds of one system differ in their {name}: {values}; they cannot be taken together.")
+        raise SettingsError(f"Seeds of one system differ in their {name}: {values}; they cannot be averaged.")
     return values[0]
 
 

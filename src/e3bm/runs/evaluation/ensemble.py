@@ -20,7 +20,7 @@ def make_ensemble(members: list[Path], folder: Path) -> RunFolder:
     """A run folder for several runs together; test it like any other."""
     for member in members:
         if read_run(member).kind != "train":
-            raise SettingsError(f"{member} is no run of `e3bm train`; an ensemble has only those as members.")
+            raise SettingsError(f"{member} is not a run of `e3bm train`; only such runs can be members of an ensemble.")
     run = RunFolder(folder)
     run.create("ensemble", read_settings(EnsembleSettings, {"members": members}), {})
     return run

@@ -45,7 +45,7 @@ def seen_classes(trained: ImageSet, tested: ImageSet, split: str, allowed: bool)
         raise DataError(
             f"{len(seen)} classes of the {split} split of '{tested.name}' were trained on in '{trained.name}' "
             f"({', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}); a test needs classes that are new. "
-            "If only the names are alike, say --allow-seen."
+            "If only the names are the same, use --allow-seen."
         )
     return len(seen)
 

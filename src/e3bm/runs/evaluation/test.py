@@ -118,7 +118,7 @@ def _test_one(run: Run, settings: TestSettings, progress: Progress, places: Sequ
             engine = Engine.start(_machine(train.machine, settings))
             subject = _meta_trained(run, train, settings, progress, engine)
         case None:
-            raise CheckpointError(f"{run.path} holds a run of kind {run.kind}, which is not tested on episodes.")
+            raise CheckpointError(f"{run.path} holds a run of kind {run.kind}, which cannot be tested on episodes.")
     factor = None
     if settings.calibrate:
         factor = fitted_factor(
@@ -212,7 +212,7 @@ def _averaged(
     trained = [with_relatives(member, places) for member in members]
     frozen = any(train.backbone.adapt == "frozen" for train in trained)
     if frozen or any(member.system != members[0].system for member in members):
-        raise SettingsError("An ensemble is of runs that differ in their seed only and that take images, not features.")
+        raise SettingsError("The runs of an ensemble must differ in their seed only, and take images, not features.")
     subjects = [
         _meta_trained(member, train, settings, progress, engine) for member, train in zip(members, trained, strict=True)
     ]

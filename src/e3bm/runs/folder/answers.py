@@ -60,9 +60,11 @@ def _numbers(path: Path, found: Any, result: Result) -> list[int]:
     try:
         right = [int(number) for number in found.split()]
     except (AttributeError, ValueError):
-        raise CheckpointError(f"{path} is damaged: its right answers are no whole numbers.") from None
+        raise CheckpointError(f"{path} is damaged: its right answers are not whole numbers.") from None
     if len(right) != result.episodes:
-        raise CheckpointError(f"{path} has answers of {len(right)} episodes where the result has {result.episodes}.")
+        raise CheckpointError(
+            f"{path} has answers for {len(right)} episodes, but the result has {result.episodes}; test the run again."
+        )
     return right
 
 

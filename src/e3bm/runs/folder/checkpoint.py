@@ -61,7 +61,7 @@ class Pointer:
         if Path(folder).name != folder or folder in ("", ".", "..") or "\0" in folder:
             raise wrong("it names no folder beside it")
         if not isinstance(step, int) or not isinstance(known, dict) or not all(map(_is_digest, known.values())):
-            raise wrong("its step or its digests are none")
+            raise wrong("its step or its digests are not valid")
         validated, saves = values.get("validated"), values.get("saves")
         return cls(
             folder,

@@ -329,7 +329,7 @@ def _trained(path: Path) -> TrainSettings | None:
 
 def _shape(path: Path, noted: Any) -> InputShape:
     if not isinstance(noted, list | tuple) or len(noted) != 2 or not all(isinstance(n, int) and n > 0 for n in noted):
-        raise CheckpointError(f"{path / 'config.json'} is damaged: its input shape is none.")
+        raise CheckpointError(f"{path / 'config.json'} is damaged: its input shape is not valid.")
     return InputShape(*noted)
 
 

@@ -93,7 +93,7 @@ class RunFolder:
             raise CheckpointError(f"{self.path / 'config.json'} is damaged: it has no kind and settings.")
         version = config.get("version", 1)
         if not isinstance(version, int) or not isinstance(config["settings"], dict):
-            raise CheckpointError(f"{self.path / 'config.json'} is damaged: its version or settings are none.")
+            raise CheckpointError(f"{self.path / 'config.json'} is damaged: its version or settings are not valid.")
         if version > VERSION:
             raise CheckpointError(
                 f"{self.path} holds a run of version {config['version']}; this e3bm reads up to {VERSION}. Use the "
@@ -130,8 +130,8 @@ class RunFolder:
         changed = [name for name, digest in inputs.items() if digest not in known.get(name, (digest,))]
         if changed:
             raise CheckpointError(
-                f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; "
-                "bring the old one back, or train again in another --run folder."
+                f"Since the run in {self.path} began, its {' and its '.join(changed)} changed; restore the old one, "
+                f"or train again in another --run folder."
             )
 
     def append(self, name: str, record: dict[str, Any]) -> None:

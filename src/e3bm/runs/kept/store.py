@@ -228,7 +228,7 @@ class KeptResults:
         with reading_errors(path):
             found = unsealed(parse_json(self.content(path))) if path.exists() else {}
             if not isinstance(found, dict):
-                raise ValueError("it is no table of environments")
+                raise ValueError("it is not a table of environments")
         return found
 
     def group(self, name: str) -> KeptGroup:
@@ -459,7 +459,7 @@ def parse_lines(content: bytes) -> list[Record]:
     """The objects of a file with one in each line."""
     found = [parse_json(line) for line in content.splitlines()]
     if not all(isinstance(each, dict) for each in found):
-        raise ValueError("a line is no object")
+        raise ValueError("a line is not an object")
     return found
 
 

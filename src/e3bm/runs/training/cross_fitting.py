@@ -73,7 +73,7 @@ def _left_out(folder: Path) -> tuple[int, int] | None:
     if not isinstance(run.settings, PretrainSettings) or run.settings.left_out is None:
         return None
     if not run.finished:
-        raise SettingsError(f"The fold {folder} is not trained to its end; {SAYS_HOW}, which goes on with it.")
+        raise SettingsError(f"The fold {folder} has not finished its training; {SAYS_HOW}, which continues it.")
     return run.settings.left_out
 
 

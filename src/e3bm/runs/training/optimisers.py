@@ -66,7 +66,7 @@ def check_gradients(optimiser: torch.optim.Optimizer, step: int) -> None:
     grads = [each.grad for group in optimiser.param_groups for each in group["params"] if each.grad is not None]
     if not bool(torch.isfinite(nn.utils.get_total_norm(grads))):
         raise DivergenceError(
-            f"The gradient of step {step + 1} is not finite; the last checkpoint is good. "
+            f"The gradient of step {step + 1} is not finite; the last checkpoint is intact. "
             "Lower the learning rates, or clip gradients."
         )
 

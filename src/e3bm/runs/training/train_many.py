@@ -94,7 +94,7 @@ def _train(job: Job, seconds: float | None, progress: Progress | None = None) ->
         except Interrupted as stop:
             if not time_is_over():
                 raise
-            (progress or Silent()).say(f"{job.folder.name}: the time is over. {stop}")
+            (progress or Silent()).say(f"{job.folder.name}: the time is up. {stop}")
 
 
 def _share(left: float | None, parts: int) -> float | None:

@@ -76,7 +76,7 @@ async def read_form(request: Request, field: str, most: int, *others: str) -> Fo
     try:
         body = await request.body()
     except ClientDisconnect:
-        raise RequestError(400, "The client left before its request was whole.") from None
+        raise RequestError(400, "The client left before its request was complete.") from None
     return _form(body, boundary, field, most, others)
 
 
@@ -87,9 +87,9 @@ def _form(body: bytes, boundary: bytes, field: str, most: int, known: tuple[str,
     if len(files) > most:
         raise RequestError(413, f"A request may have {most} files at most; send the others in another one.")
     if len(others) > MOST_FIELDS:
-        raise RequestError(413, f"A form may have {MOST_FIELDS} fields beside its files at most.")
+        raise RequestError(413, f"A form may have at most {MOST_FIELDS} fields in addition to its files.")
     if any(len(part.content) > LARGEST_FIELD for part in others):
-        raise RequestError(413, f"A field that is no file may have {LARGEST_FIELD} bytes at most.")
+        raise RequestError(413, f"A field that is not a file may have at most {LARGEST_FIELD} bytes.")
     uploads = tuple(Upload(_display_name(part.filename or ""), part.content) for part in files if part.name == field)
     if not uploads:
         raise RequestError(422, f"There is no file in the field '{field}'; send one or more.")

@@ -81,7 +81,7 @@ class Journal:
         if not content:
             return []
         if not content.startswith(MAGIC):
-            raise CheckpointError(f"{self.path} is no file of `e3bm serve --keep`; give another name.")
+            raise CheckpointError(f"{self.path} is not a file of `e3bm serve --keep`; give another name.")
         entries, whole, self._chain = [], len(MAGIC), b""
         for payload, end in _payloads(self.path, content):
             self._chain = _link(self._chain, payload)
@@ -134,7 +134,7 @@ class Journal:
         framed, chain = _framed(self._chain, entry.packed())
         with self._told():
             if self._broken:
-                raise OSError("an earlier record could not be taken back")
+                raise OSError("an earlier record could not be undone")
             size = os.lseek(self._file, 0, os.SEEK_END)
             try:
                 _write_all(self._file, framed)

@@ -188,7 +188,7 @@ class Workspace:
             now.check_changeable()
             if len(now.classes) >= self.settings.most_classes:
                 raise RequestError(
-                    409, f"There are {self.settings.most_classes} classes already, the most that are kept."
+                    409, f"There are {self.settings.most_classes} classes already, which is the maximum."
                 )
             _refuse_taken(name, now.classes)
             made = KeptClass(self._next_number(), name)
@@ -235,7 +235,7 @@ class Workspace:
             if now.unfitted.extractor is not seen_by.unfitted.extractor:
                 raise RequestError(409, "Another model was opened meanwhile; add the photos again.")
             if now.photo_count + len(features) > self.settings.most_photos:
-                raise RequestError(409, f"{self.settings.most_photos} photos in all classes together are the most.")
+                raise RequestError(409, f"All classes together may have at most {self.settings.most_photos} photos.")
             made = tuple(
                 KeptPhoto(self._next_number(), row, picture) for row, picture in zip(features, shown, strict=True)
             )

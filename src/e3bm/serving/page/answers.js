@@ -24,7 +24,7 @@ export function showAnswer(answer, teach) {
     bars.push(bar(ranked.length === MOST_BARS + 1 ? ranked.at(-1)[0] : `${ranked.length - MOST_BARS} other classes`, rest));
   }
   const body = element("div", {}, verdict(prediction), element("p", { class: "file" }, file.name));
-  if (former) body.append(element("p", { class: "mark" }, "Answer of a former fit"));
+  if (former) body.append(element("p", { class: "mark" }, "Answer from an earlier fit"));
   if (answer.taught) body.append(element("p", { class: "taught" }, `You said: ${answer.taught}`));
   body.append(element("ul", { class: "bars" }, ...bars));
   if (!now.workspace.unchangeable && !answer.taught) body.append(correction(answer, teach));
@@ -80,6 +80,6 @@ function mattered(influences, label, open) {
   return element(
     "details", { class: "mattered", open }, element("summary", {}, `What mattered most for “${label}”`),
     element("div", { class: "figures" }, ...shown),
-    element("p", { class: "hint" }, "Full frame: speaks for it; dashed: against it."),
+    element("p", { class: "hint" }, "Solid frame: counts for it; dashed frame: counts against it."),
   );
 }

@@ -27,7 +27,7 @@ async function refresh() {
   byId("together-switch").hidden = byId("together-hint").hidden = !workspace.together;
   byId("inside").hidden = !model;
   byId("kept").textContent = pictures
-    ? "The server keeps numbers computed from labelled photos (features) and a small picture of each; what becomes of them when it stops is in its manual."
+    ? "The server keeps numbers computed from labelled photos (features) and a small picture of each; its manual says what happens to them when it stops."
     : "The server keeps numbers computed from labelled photos (features); the small pictures on this page live in this browser tab only.";
   if (model) showEpochs(byId("charts"), byId("epochs"), model.rates, model.votes);
   if (model?.version !== before?.model?.version || classes.length !== before?.classes.length) bringAnswersUpToDate();
@@ -65,7 +65,7 @@ byId("new-class").addEventListener("submit", async (event) => {
   byId("class-name").value = "";
   await refresh();
   focusClass(made.id);
-  say(`The class ${made.name} is there; add its photos.`);
+  say(`The class ${made.name} was added; add its photos.`);
 });
 byId("new-class").querySelector("button").disabled = false; // before, the browser would have sent the form by itself
 

@@ -74,7 +74,7 @@ async function inPortions(items, problems, show) {
   let done = 0;
   stopped = false;
   const groups = portions(items, together ? Infinity : AT_ONCE, (item) => item.file);
-  if (together && groups.length > 1) problems.push(`These are too many for one request: they were used together in ${groups.length} groups.`);
+  if (together && groups.length > 1) problems.push(`There are too many photos for one request, so they were used together in ${groups.length} groups.`);
   for (const some of groups) {
     showProgress(done, items.length);
     await askPortion(some, together, problems, show);
@@ -121,7 +121,7 @@ function showProgress(done, total) {
   byId("asking").hidden = !total;
   byId("ask-progress").max = total || 1;
   byId("ask-progress").value = done;
-  byId("asking-words").textContent = total > 1 ? `Looked at ${done} of ${total} photos …` : "Looking …";
+  byId("asking-words").textContent = total > 1 ? `Classified ${done} of ${total} photos …` : "Classifying …";
 }
 
 // What stands around the answers: how many there are of what, what can be done with them, what to label next.

@@ -51,7 +51,7 @@ function shown(epoch, count) {
 
 function described(name, values) {
   const best = values.indexOf(Math.max(...values));
-  return `Bars of ${name} for ${values.length} epochs; the largest, ${short(values[best])}, is of epoch ${best + 1}.`;
+  return `Bars of ${name} for ${values.length} epochs; the largest, ${short(values[best])}, belongs to epoch ${best + 1}.`;
 }
 
 function short(value) {

@@ -140,7 +140,7 @@ function photoItem(card, photo) {
 
 async function removePhoto(card, photo) {
   await told(card.error, () => ask("DELETE", `classes/${card.id}/photos/${photo}`));
-  say(`A photo of ${card.name} is removed.`);
+  say(`A photo of ${card.name} was removed.`);
   focusClass(card.id);
   await changed({ refit: true });
 }
@@ -150,11 +150,11 @@ async function takeMoved(card, photo, from) {
 }
 
 async function rename(card) {
-  const name = await words(`What is the class “${card.name}” to be called?`, card.name, "Rename");
+  const name = await words(`What should the class “${card.name}” be called?`, card.name, "Rename");
   if (!name || name === card.name) return;
   await told(card.error, async () => {
     await ask("PATCH", `classes/${card.id}`, { name });
-    say(`The class is called ${name} now.`);
+    say(`The class is now called ${name}.`);
     await changed({ refit: true });
   });
   card.rename.focus();
@@ -164,7 +164,7 @@ async function forget(card) {
   const held = counted(card.shown.size, "photo");
   if (!(await confirmed(`Forget the class “${card.name}” and what was learned from its ${held}?`, "Forget"))) return;
   await told(card.error, () => ask("DELETE", `classes/${card.id}`));
-  say(`The class ${card.name} is forgotten.`);
+  say(`The class ${card.name} was forgotten.`);
   byId("class-name").focus();
   await changed({ refit: true });
 }
@@ -216,7 +216,7 @@ export async function addFolders(given, showWaiting) {
       folders.delete(name);
     }
   }
-  if (loose.length) problems.push(`Not used, because they are in no sub-folder: ${loose.slice(0, 5).map((file) => file.name).join(", ")}${loose.length > 5 ? ` and ${loose.length - 5} more` : ""}.`);
+  if (loose.length) problems.push(`Not used, because they are not in a sub-folder: ${loose.slice(0, 5).map((file) => file.name).join(", ")}${loose.length > 5 ? ` and ${loose.length - 5} more` : ""}.`);
   let done = 0;
   for (const [name, files] of folders) {
     done += 1;

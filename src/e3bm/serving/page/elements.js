@@ -84,7 +84,7 @@ export function classChoice(title, names, chosen) {
   list.addEventListener("change", async () => {
     const value = list.value;
     list.value = "";
-    const name = value === "+" ? await words("What is the new class called?", "", "Create") : value.slice(1);
+    const name = value === "+" ? await words("What should the new class be called?", "", "Create") : value.slice(1);
     if (name) await chosen(name);
   });
   return list;

@@ -61,7 +61,7 @@ function showFitting(job) {
 
 function fitState(classes, model, ready) {
   if (now.workspace.unchangeable) return `The model knows ${model.classes.join(", ")}.`;
-  if (!ready) return "Give at least two classes a photo each.";
+  if (!ready) return "Add at least one photo to each of two or more classes.";
   if (!model) return `${counted(classes.length, "class", "classes")} ready.`;
   if (!model.fresh) return "The photos have changed since the last fit.";
   const accuracy = model.left_out_accuracy === null

@@ -71,7 +71,7 @@ export function enlarge(file, small, title, actions = []) {
     const url = tries.shift();
     if (url) image.src = url;
     else image.hidden = true;
-    if (!url) note.textContent = "There is no picture of this photo: only numbers that were computed from it are kept.";
+    if (!url) note.textContent = "There is no picture of this photo: only numbers computed from it are kept.";
     else if (url !== whole) note.textContent = "Only this small picture is kept of the photo.";
     image.classList.toggle("small", url !== whole);
   };

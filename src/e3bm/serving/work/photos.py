@@ -95,7 +95,9 @@ def photos_to_keep(
 def redrawn_picture(content: bytes) -> bytes:
     """A small picture that came in a file, drawn anew: nothing that others wrote is sent to a browser."""
     if content and max(image_size(content)) > PICTURE_SIDE:
-        raise DataError(f"The file has pictures of more than {PICTURE_SIDE} pixels a side, which are no small ones.")
+        raise DataError(
+            f"The file has pictures of more than {PICTURE_SIDE} pixels a side, so they are not small pictures."
+        )
     return miniature(content, PICTURE_SIDE) if content else b""
 
 
@@ -104,9 +106,7 @@ def predict_uploads(
 ) -> tuple[PhotoPrediction | PhotoProblem, ...]:
     """What the fitted classifier says of photos; together, those that can be read help one another."""
     if how.together and not asked.can_use_together():
-        raise RequestError(
-            409, "This model was made with a prior of its own; without it photos cannot be used together."
-        )
+        raise RequestError(409, "This model was made with another prior, without which photos cannot be used together.")
     rows = upload_rows(extractor, uploads, settings)
     read = np.stack([row for row in rows if isinstance(row, np.ndarray)])
     alone = asked.fitted.predict(read, how.coverage, how.recall)
@@ -159,7 +159,7 @@ def _pixel_problems(uploads: Sequence[Upload], settings: ServeSettings) -> list[
             problems.append(RequestError(413, sentence) if too_large else DataError(sentence))
             continue
         if pixels > settings.most_pixels:
-            most = f"{settings.most_pixels:,} are the most that are read"
+            most = f"at most {settings.most_pixels:,} are read"
             problems.append(RequestError(413, f"{upload.name} has {pixels:,} pixels; {most}."))
             continue
         problems.append(None)
@@ -167,7 +167,7 @@ def _pixel_problems(uploads: Sequence[Upload], settings: ServeSettings) -> list[
     if total > settings.most_pixels_together:
         raise RequestError(
             413,
-            f"The photos have {total:,} pixels together; {settings.most_pixels_together:,} are the most in one "
-            "request: send some of them in another one.",
+            f"The photos have {total:,} pixels together; one request may have at most "
+            f"{settings.most_pixels_together:,}: send some of them in another one.",
         )
     return problems
