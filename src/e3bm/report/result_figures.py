@@ -216,8 +216,8 @@ def threshold_drawing(
         return handles
 
     caption = (
-        f"How many {noun}s of the classes every threshold of `unknown` would keep, and how many {noun}s of other classes "
-        "it would catch."
+        f"How many {noun}s of the classes every threshold of `unknown` would keep, and how many {noun}s of other "
+        "classes it would catch."
     )
     return draw("thresholds", caption, paint, height=HEIGHT)
 

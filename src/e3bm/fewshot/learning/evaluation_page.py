@@ -207,8 +207,8 @@ def _mistakes(found: Evaluation) -> str:
     shown = found.mistakes[:MOST_SHOWN]
     more = f" The first {MOST_SHOWN} of {len(found.mistakes)}." if len(found.mistakes) > len(shown) else ""
     opening = (
-        f"Wrong answers, the most confident first, with the labelled {found.noun}s that counted most for the answer (+) "
-        f"or against it (-). A confident mistake is often a wrong label.{more}"
+        f"Wrong answers, the most confident first, with the labelled {found.noun}s that counted most for the "
+        f"answer (+) or against it (-). A confident mistake is often a wrong label.{more}"
     )
     cards = [_card(found, one) for one in shown]
     first, rest = "".join(cards[:SHOWN_AT_ONCE]), "".join(cards[SHOWN_AT_ONCE:])
@@ -294,8 +294,8 @@ def _thresholds(found: Evaluation) -> str:
     hint = (
         ""
         if found.caught.of
-        else f"<p class='missing'>All {noun}s are of classes that the model knows, so these {noun}s cannot show how many "
-        f"others it would catch: add {noun}s of something else.</p>"
+        else f"<p class='missing'>All {noun}s are of classes that the model knows, so these {noun}s cannot show how "
+        f"many others it would catch: add {noun}s of something else.</p>"
     )
     hint += (
         "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the "
