@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from e3bm.backbones import BACKBONES, build, encode, fold_batchnorm, pop_statistics, wrap
-from e3bm.backbones.encode import TaskEncoder
-from e3bm.backbones.stages import EarlierStages, StagedEncoder
+from e3bm.backbones.encode import EarlierStages, StagedEncoder, TaskEncoder
 from e3bm.backbones.tadam_resnet import TadamResNet
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss

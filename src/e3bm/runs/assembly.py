@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from e3bm.backbones import Backbone, WhitenedBackbone, build, fold_batchnorm, scale_and_shift
-from e3bm.backbones.encode import MapEncoder, TaskEncoder
+from e3bm.backbones.encode import EarlierStages, MapEncoder, StagedEncoder, TaskEncoder
 from e3bm.backbones.normalisation import batchnorm_mode
-from e3bm.backbones.stages import EarlierStages, StagedEncoder
 from e3bm.core.context import ClassMean, Context, Flat, Rms, Stats, Summary
 from e3bm.core.familiarity import Familiarity
 from e3bm.core.hyperprior import FcGenerator, Generator, Hyperprior, LstmGenerator
