@@ -7,7 +7,6 @@ integers (`lite0-int8`, `lite2-int8`) have the same weights, rounded, and run in
 """
 
 import importlib.util
-import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from jaxtyping import Float32
 
 from e3bm.errors import CheckpointError, SettingsError, install_command
 from e3bm.fewshot.prior.head_arrays import unit_rows
+from e3bm.json_files import read_json_file
 
 ENGINE_VARIABLE = "E3BM_ENGINE"
 ENGINES = ("onnxruntime", "torch")
@@ -74,7 +74,7 @@ class PackagedWeights:
         """The ranges of the maps of an 8-bit network; None for one in single precision."""
         if not self.int8:
             return None
-        known = json.loads(RANGES_FILE.read_text(encoding="utf-8")).get(_file_digest(self.file()))
+        known = read_json_file(RANGES_FILE).get(_file_digest(self.file()))
         if known is None:
             raise SettingsError(
                 f"The installed package {self.package} has other weights than those {self.name} is made for; "
