@@ -90,7 +90,7 @@ def test_unreadable_photos_are_named_or_skipped(model, tmp_path):
     (found,) = model.suggest(tmp_path, skip_unreadable=True)
     assert found.name == str(tmp_path / "b.png")
     assert found.number == 1
-    with pytest.raises(DataError, match="no photo"):
+    with pytest.raises(DataError, match="No photo was given"):
         model.suggest([])
 
 
