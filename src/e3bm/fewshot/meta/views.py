@@ -96,7 +96,7 @@ def open_pools(split: Split, settings: PriorSettings, progress: Progress) -> lis
 def views_of(
     classes: ViewedClasses, settings: PriorSettings, progress: Progress, *, as_fitted: bool = False
 ) -> dict[str, np.ndarray]:
-    """The features of the images by the name of the view; ``as_fitted``: photos as large as `e3bm fit` looks at them."""
+    """The features of the images by the name of the view; ``as_fitted``: photos as large as `e3bm fit` sees them."""
     height, _, channels = classes.images.image_shape
     found: dict[str, np.ndarray] = {}
     if not settings.pixels_only:
