@@ -105,7 +105,7 @@ def _temperature_weights(tasks: Sequence[TrustTask]) -> tuple[float, ...]:
     """Weights under which the queries are likely, and under which no cell claims more or less than it gets right.
 
     Every task counts by its loss in units of log W. A cell is what tasks of one pool, of equal shots and of about equal
-    ways have in common; likelihood alone leaves whole cells too unsure, because it fears the hardest tasks most.
+    ways have in common; likelihood alone leaves whole cells too unsure.
     """
     facts = torch.from_numpy(np.stack([task.facts for task in tasks]))
     curves = torch.stack(
