@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["rivals", "ours", "trust"])
     parser.add_argument("--episodes", type=int, default=40)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
+    parser.add_argument("--ways", type=int, nargs="+", help="in place of the numbers of ways that the data have")
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
     parser.add_argument("--last", type=Path, default=Path("results/classifier/prior-last.safetensors"))
     parser.add_argument("--cache", type=Path, default=Path("runs/classifier/features"), help="features, kept")
@@ -46,7 +47,7 @@ def main() -> None:
         answers["last"] = last_answers(options.last)
     for name in options.data:
         table = open_table(name, options.cache)
-        for ways in table.ways:
+        for ways in options.ways or table.ways:
             for shots in options.shots:
                 began, shape = time.process_time(), (ways, shots, options.episodes)
                 asked = [answers[part] for part in options.parts if part in answers]

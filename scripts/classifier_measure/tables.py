@@ -111,7 +111,7 @@ TABLES: dict[str, Maker] = {
     "birds tuning": Maker("the 6 other bird species", lambda: birds(slice(0, None, 2)), (2, 5)),
     "all birds": Maker("all 12 bird species", lambda: birds(slice(None)), (12,)),
     "mini": Maker(
-        "32 classes of miniImageNet that no choice was made on", lambda: mini_imagenet(untouched=True), (2, 5, 20)
+        "32 classes of miniImageNet that no choice was made on", lambda: mini_imagenet(untouched=True), (2, 5, 10, 20)
     ),
     "mini tuning": Maker("the 48 other classes of miniImageNet", lambda: mini_imagenet(untouched=False), (2, 5, 20)),
     "birds tuning, mirrored": Maker("their mirror images", lambda: birds(slice(0, None, 2), mirrored=True), (2, 5)),

@@ -38,7 +38,7 @@ class TrustPrior:
     known: tuple[float, ...]
     """Weights of a logistic regression from energy, distance, facts and products to 'belongs to one of the classes'."""
     temperature: tuple[float, ...] = ()
-    """Weights of the log temperature in ``temperature_facts``; empty in a prior of an older e3bm."""
+    """Weights of the log temperature in ``temperature_facts``; empty or fewer in a prior of an older e3bm."""
     location: tuple[float, ...] = ()
     log_scale: tuple[float, ...] = ()
     """Weights in ``known_facts`` of the mean, and of the logarithm of the spread, of known scores of new examples."""
@@ -103,6 +103,11 @@ def losses_by_temperature(scores: Float[Tensor, "N W"], labels: Int64[Tensor, " 
     return torch.stack([functional.cross_entropy(scores * math.exp(-step), labels) for step in GRID.tolist()])
 
 
+def claims_by_temperature(scores: Float[Tensor, "N W"]) -> Float[Tensor, " G"]:
+    """Mean of the largest probability at every temperature of GRID."""
+    return torch.stack([(scores * math.exp(-step)).softmax(-1).max(-1).values.mean() for step in GRID.tolist()])
+
+
 def left_out_log_temperature(scores: Float[Tensor, "N W"], labels: Int64[Tensor, " N"]) -> float:
     """The logarithm of the temperature that suits left-out examples best, near 0 where they are few."""
     losses = len(labels) * losses_by_temperature(scores, labels).double()
@@ -114,8 +119,9 @@ def temperature_facts(
 ) -> Float[np.ndarray, " F"]:
     """What a support set shows of how sure its head may be.
 
-    The first five decide at one shot: ways, how far the head sets its own examples apart (``margin``), and how far the
-    examples are spread around their centre. With more shots what leaving out shows takes over.
+    The first six decide at one shot: ways, how far the head sets its own examples apart (``margin``), how far the
+    examples are spread around their centre, and how alike neighbouring classes are. With more shots what leaving out
+    shows takes over.
     """
     # Nothing beyond what training has met: a formula is not to be trusted outside.
     ways, shots = len(counts), min(mean_shots(counts), LARGEST_SHOTS)
@@ -124,7 +130,7 @@ def temperature_facts(
     spread = 1 / float(head.factor)
     log_spread = math.log(spread) - math.log(spread**2 + float(head.centre.square().sum())) / 2 + 1
     log_spread = max(log_spread, -1.5)
-    alone = [1.0, log_ways, log_margin, log_spread, 1 / ways]
+    alone = [1.0, log_ways, log_margin, log_spread, 1 / ways, float(np.clip(likeness(head), 0, 0.9)) - 0.45]
     said, right = 0.0, 0.0
     if held_out is not None:
         said = left_out_log_temperature(held_out.scores, held_out.labels)
@@ -132,6 +138,13 @@ def temperature_facts(
     above_chance = (right - 1 / ways) / (1 - 1 / ways) - 0.5
     more = [1.0, log_ways, log_margin, math.log(shots) - 1, said, float(head.facts[2]), above_chance, 1 / ways]
     return np.array([*(value / shots for value in alone), *(value * (1 - 1 / shots) for value in more)])
+
+
+def likeness(head: EnsembleHead) -> float:
+    """The cosine of the angle between the mean of a class and that of its nearest neighbour, on average."""
+    means = functional.normalize(head.means / head.factor + head.centre, dim=-1)
+    cosines = (means @ means.mT).fill_diagonal_(-1)
+    return float(cosines.max(-1).values.mean())
 
 
 def mean_shots(counts: Real[np.ndarray, " W"]) -> float:
@@ -148,7 +161,7 @@ def support_margin(scores: Float[Tensor, "S W"], labels: Int64[Tensor, " S"]) ->
 
 def choose_temperature(facts: Float[np.ndarray, " F"], trust: TrustPrior) -> float:
     """What scores are divided by."""
-    if not trust.temperature:
+    if len(trust.temperature) != len(facts):
         raise CheckpointError(
             "This prior was made by an older e3bm and has no calibration numbers that this version can use; compute "
             "them with `e3bm train-prior --start PRIOR --out NEW`."

@@ -89,8 +89,8 @@ def test_the_numbers_of_trust_follow_from_tasks(pool):
     done = []
     trust = fit_trust(learner, [pool], tasks=2, seed=0, advance=done.append)
     assert done[-1] == 2 * sum(SHOTS.values())
-    assert len(trust.temperature) == 13
+    assert len(trust.temperature) == 14
     assert len(trust.known) == 15
-    assert len(trust.location) == len(trust.log_scale) == 20
+    assert len(trust.location) == len(trust.log_scale) == 21
     assert [curve(1) for curve in trust.quantiles] == sorted(curve(1) for curve in trust.quantiles)
     assert trust.suspicion >= 0

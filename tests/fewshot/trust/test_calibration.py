@@ -16,6 +16,7 @@ from e3bm.fewshot.trust import (
     TrustPrior,
     choose_temperature,
     left_out_log_temperature,
+    likeness,
     temperature_facts,
 )
 
@@ -74,7 +75,18 @@ def test_features_of_another_scale_have_the_same_temperature():
 
 def test_a_prior_of_an_older_version_says_what_to_do():
     with pytest.raises(CheckpointError, match="--start"):
-        choose_temperature(np.zeros(13), TrustPrior(known=(0.0,) * 15))
+        choose_temperature(np.zeros(14), TrustPrior(known=(0.0,) * 15))
+    with pytest.raises(CheckpointError, match="--start"):
+        choose_temperature(np.zeros(14), TrustPrior(known=(0.0,) * 15, temperature=(0.0,) * 13))
+
+
+def test_likeness_is_the_cosine_to_the_nearest_class_mean():
+    near, far = (likeness(fitted(5, 6, apart, unit_length=False)) for apart in (0.1, 9.0))
+    assert -1 <= far < near <= 1
+    head = fitted(1, 2)
+    first, second = (head.means / head.factor + head.centre).numpy()
+    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    assert likeness(head) == pytest.approx(cosine)
 
 
 def test_a_curve_runs_straight_over_log_shots_and_stays_outside():

@@ -19,6 +19,7 @@ from e3bm.fewshot.trust import (
     Curve,
     TrustPrior,
     choose_temperature,
+    claims_by_temperature,
     known_design,
     known_facts,
     known_scores,
@@ -34,6 +35,8 @@ MOST_WAYS, MOST_EXAMPLES = 50, 150
 QUERIES, ALL_QUERIES = 15, 150  # of a class at most, and of a task about
 FALSE_ALARMS = 0.03  # share of right labels that may be pointed out, over all pools; of good photos it is far less
 RIDGE = 1e-4
+FAIRNESS = 5.0  # what the squared gap between claimed and true accuracy of a cell counts against likelihood
+WAYS_APART = (4, 9)  # numbers of ways from which on tasks are another cell
 SMALLEST_SPREAD = 0.1  # of known scores of a task
 
 
@@ -99,18 +102,30 @@ def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random
 
 
 def _temperature_weights(tasks: Sequence[TrustTask]) -> tuple[float, ...]:
-    """Weights under which the queries are likely, every task by its loss in units of log W."""
+    """Weights under which the queries are likely, and under which no cell claims more or less than it gets right.
+
+    Every task counts by its loss in units of log W. A cell is what tasks of one pool, of equal shots and of about equal
+    ways have in common; likelihood alone leaves whole cells too unsure.
+    """
     facts = torch.from_numpy(np.stack([task.facts for task in tasks]))
     curves = torch.stack(
         [losses_by_temperature(task.scores, task.labels) / np.log(task.head.ways) for task in tasks]
     ).double()
+    claims = torch.stack([claims_by_temperature(task.scores) for task in tasks]).double()
+    right = torch.tensor([float((task.scores.argmax(-1) == task.labels).double().mean()) for task in tasks]).double()
+    cell_names = [(task.pool, task.shots, sum(task.head.ways >= ways for ways in WAYS_APART)) for task in tasks]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(cell_names))}
+    cells = torch.tensor([numbers[name] for name in cell_names])
+    sizes = torch.bincount(cells).double()
     first, step, rows = float(GRID[0]), float(GRID[1] - GRID[0]), torch.arange(len(tasks))
 
     def loss(weights: Tensor) -> Tensor:
         place = ((facts @ weights - first) / step).clamp(0, len(GRID) - 1.001)
         left = place.floor().long()
-        losses = torch.lerp(curves[rows, left], curves[rows, left + 1], place - left)
-        return losses.mean() + RIDGE * weights.square().sum()
+        between = lambda table: torch.lerp(table[rows, left], table[rows, left + 1], place - left)
+        gaps = torch.zeros_like(sizes).index_add(0, cells, between(claims) - right) / sizes
+        unfair = (sizes * gaps.square()).sum() / len(tasks)
+        return between(curves).mean() + FAIRNESS * unfair + RIDGE * weights.square().sum()
 
     return _minimised(loss, facts.shape[1])
 
@@ -149,7 +164,11 @@ def _suspicion(tasks: Sequence[TrustTask], trust: TrustPrior) -> float:
 
 
 def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
-    """Where known scores lie, how far they are spread, and their quantiles after both are taken out."""
+    """Where known scores lie, how far from there they are found, and their quantiles after both are taken out.
+
+    The spread is that of scores around where they were expected: what is not foreseen of a task is part of it. It is
+    large with two classes and small with many.
+    """
     scores, facts = [], []
     for task in tasks:
         temperature = choose_temperature(task.facts, trust)
@@ -158,9 +177,15 @@ def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
         )
         facts.append(known_facts(task.facts, task.head, temperature, task.shots, task.held_out, trust))
     design = torch.from_numpy(np.stack(facts))
-    means = torch.stack([each.mean() for each in scores])
-    spreads = torch.stack([(each.std(correction=0) + SMALLEST_SPREAD).log() for each in scores])
-    location, log_scale = (_least_squares(design, values) for values in (means, spreads))
+    location = _least_squares(design, torch.stack([each.mean() for each in scores]))
+    missed = zip(scores, design @ location, strict=True)
+    squares = torch.stack([(each - centre).square().mean() for each, centre in missed]) + SMALLEST_SPREAD**2
+
+    def surprise(weights: Tensor) -> Tensor:
+        scale = (design @ weights).clamp(-5, 5)
+        return (scale + squares * torch.exp(-2 * scale) / 2).mean() + RIDGE * weights.square().sum()
+
+    log_scale = torch.tensor(_minimised(surprise, design.shape[1]), dtype=torch.double)
     placed = [
         (each - centre) / spread
         for each, centre, spread in zip(scores, design @ location, (design @ log_scale).exp(), strict=True)

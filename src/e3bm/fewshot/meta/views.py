@@ -59,7 +59,7 @@ def open_trust_pools(settings: PriorSettings, progress: Progress) -> list[Featur
     pools = []
     for name in settings.trust_datasets or settings.datasets:
         classes = open_trust_classes(name, settings)
-        views = views_of(classes, settings, progress)
+        views = views_of(classes, settings, progress, as_fitted=True)
         view = next(iter(views))
         pools.append(FeaturePool(f"{classes.name} {view}", views[view], classes.labels))
     return pools
@@ -93,21 +93,30 @@ def open_pools(split: Split, settings: PriorSettings, progress: Progress) -> lis
     ]
 
 
-def views_of(classes: ViewedClasses, settings: PriorSettings, progress: Progress) -> dict[str, np.ndarray]:
-    """The features of the images by the name of the view."""
+def views_of(
+    classes: ViewedClasses, settings: PriorSettings, progress: Progress, *, as_fitted: bool = False
+) -> dict[str, np.ndarray]:
+    """The features of the images by the name of the view; ``as_fitted``: photos as large as `e3bm fit` sees them."""
     height, _, channels = classes.images.image_shape
     found: dict[str, np.ndarray] = {}
     if not settings.pixels_only:
         colours = "" if channels == 3 else "channels 3, "
         # Drawings need fewer pixels; small photos are enlarged to what the network can read.
         side = GREY_SIDE if channels == 1 else min(LARGEST_SIDE, ENLARGED * height)
-        pipeline = Pipeline.parse(f"{colours}resize {side} bicubic, centre_crop {side}, normalise lite")
+        reduced = f"{colours}resize {side} bicubic, centre_crop {side}, normalise lite"
+        pipeline = Pipeline.parse(_fitted_pipeline() if as_fitted and channels == 3 else reduced)
         table = _lite0_table(classes, pipeline, data_folder(settings.folder), progress)
         cuts = np.cumsum(list(LITE0_WIDTHS.values()))[:-1]
         found = dict(zip(LITE0_WIDTHS, np.split(table, cuts, axis=1), strict=True))
     small = Pipeline.parse(f"resize {SMALL}, centre_crop {SMALL}, normalise none")
     flat = lambda pixels: small(torch.from_numpy(pixels).permute(0, 3, 1, 2)).flatten(1)
     return {**found, "pixels": embed_images(classes.images, classes.positions, flat)}
+
+
+def _fitted_pipeline() -> str:
+    from e3bm.fewshot.networks.packaged import LITE0
+
+    return LITE0.pipeline
 
 
 def _lite0_table(classes: ViewedClasses, pipeline: Pipeline, folder: Path, progress: Progress) -> np.ndarray:
