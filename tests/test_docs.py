@@ -159,7 +159,9 @@ def test_packages_that_bring_weights_are_known():
     assert {name for text in code for name in asked.findall(text)} - libraries <= known
 
 
-@pytest.mark.parametrize(("page", "package"), [(page, one) for page, some in WEIGHTS_AND_CODE.items() for one in some])
+@pytest.mark.parametrize(
+    ("page", "package"), [(page, one) for page, some in WEIGHTS_AND_CODE.items() for one in sorted(some)]
+)
 def test_the_licence_of_every_package_with_weights_is_named_and_is_its_own(page, package):
     text = (ROOT / "docs" / "how_to" / page).read_text()
     lines = [line for line in text.splitlines() if package in line.replace("-", "_")]
