@@ -61,9 +61,9 @@ def test_folders_mappings_and_lists_are_the_same(model, tmp_path):
 
 
 def test_two_views_are_the_mean_of_a_photo_and_its_mirror_image():
-    photo = picture("sky", 9)
-    mirrored = np.ascontiguousarray(photo[:, ::-1])
     one, two = unfitted(), unfitted(views=2)
+    photo = one.extractor.pipeline.photo_steps(picture("sky", 9))  # as large as the network's input: nothing is rounded
+    mirrored = np.ascontiguousarray(photo[:, ::-1])
     as_it_is, turned = one.features(photo), one.features(mirrored)
     assert np.abs(as_it_is - turned).max() > 1e-3
     np.testing.assert_allclose(two.features(photo), (as_it_is + turned) / 2, rtol=1e-4, atol=1e-5)

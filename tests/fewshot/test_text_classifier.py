@@ -99,7 +99,7 @@ def test_evaluation_has_no_pictures_and_says_sentences():
     assert labelled
     for name in labelled:  # whole, even where it has a slash
         assert html.escape(name) in page
-    with pytest.raises(DataError, match="No sentence is of a class that the model knows"):
+    with pytest.raises(DataError, match="No sentence belongs to a class that the model knows"):
         mine.evaluate(["x"], ["y"])
 
 

@@ -121,5 +121,5 @@ def test_a_peer_that_is_gone_is_a_sentence_and_a_defect_stays_one(monkeypatch):
 @pytest.mark.parametrize("word", ["", "soon", "0", "-5", "nan", "inf"])
 def test_patience_is_a_number_of_seconds(monkeypatch, word):
     monkeypatch.setenv("E3BM_PATIENCE", word)
-    with pytest.raises(SettingsError, match="E3BM_PATIENCE is a number of seconds"):
+    with pytest.raises(SettingsError, match="E3BM_PATIENCE must be a number of seconds"):
         patience()

@@ -70,7 +70,7 @@ def test_beyond_loopback_a_token_is_printed_and_a_warning_without_one(monkeypatc
     given, made = [], SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(workspace=Mock())))
     monkeypatch.setattr(app, "create_app", lambda settings, classifier, token: given.append(token) or made)
     monkeypatch.setattr(server, "serve", lambda made, settings, tell: tell(f"http://{settings.host}:8000/"))
-    monkeypatch.setattr("e3bm.fewshot.few_shot_classifier.FewShotClassifier.__init__", lambda self: None)
+    monkeypatch.setattr("e3bm.fewshot.few_shot_classifier.FewShotClassifier.__init__", lambda self, views: None)
     for words, told, warned in (
         ([], False, False),
         (["--host", "0.0.0.0"], True, False),

@@ -108,7 +108,8 @@ class TaskEncoder(nn.Module):
     ) -> Float[Tensor, "T N *D"]:
         """Features, or what another pass gives: ``network`` in place of the encoder's own."""
         mode = self.mode
-        update = mode == "batch" and self.training and self.batchnorm == "batch_then_running"
+        own = mode == "batch"
+        update = own and self.training and self.batchnorm == "batch_then_running"
         with torch.autocast(examples.device.type, self.autocast, enabled=self.autocast is not None):
             features = encode(self.backbone, examples, mode, update=update, mask=mask, network=network or self.network)
         return features.to(examples.dtype)

@@ -27,7 +27,7 @@ REWORDED = (
     (r"Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\].*", r"\1 takes a whole number, found \2."),
     (r"Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\].*", r"\1 takes a number, found \2."),
     (
-        r"[Ii]nvalid choice (.*) for argument '(.*)'\. Expected one of \((?:'None', )?(.*?)(?:, 'None')?,?\)",
+        r"[Ii]nvalid choice (.*) for argument '(.*)'\. Expected one of \((.*?),?\)",
         r"\2 cannot be \1; choose one of \3.",
     ),
     (
@@ -46,6 +46,7 @@ def complaint(box: str, command: str) -> str:
     if first.startswith(("Missing from", "Required options")):
         unknown = [part[1:] for part in paragraphs if part[0].startswith("Unrecognized")]
         return _missing(first.partition(": ")[2], command, [word for part in unknown for word in part])
+    first = re.sub(r"(?<=\()'None', |, 'None'(?=[,)])", "", first)  # a choice that undoes a preset, not one to offer
     for pattern, ours in REWORDED:
         if found := re.fullmatch(pattern, first) or re.fullmatch(pattern, f"{first}."):
             return found.expand(ours).replace("COMMAND", command)

@@ -50,7 +50,7 @@ class TadamSettings(MethodSettings):
         takes="images",
         backbone=("full",),
         class_numbers=True,
-        reasons={"backbone.adapt": "TADAM conditions the network anew for every task"},
+        reasons={"backbone.adapt": "TADAM conditions the network for every task"},
     )
 
     name: Literal["tadam"] = "tadam"

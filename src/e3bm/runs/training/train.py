@@ -36,9 +36,8 @@ def run_train(
     trained = [parameter for parameter in learner.parameters() if parameter.requires_grad]
     fitted = CrossFitted.of(settings, data) if settings.tasks == "cross-fitted" else None
     if fitted is None:
-        training = episode_sampler(
-            data, "train", settings.episode, settings.seed, "training", query_shares=settings.query_shares
-        )
+        shares = settings.query_shares
+        training = episode_sampler(data, "train", settings.episode, settings.seed, "training", query_shares=shares)
     else:
         check_free_of_coordinates(settings, fitted.folds, trained)
         inputs |= fitted.inputs(settings)
