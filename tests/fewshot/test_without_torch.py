@@ -322,7 +322,12 @@ def test_an_export_says_the_same_without_e3bm(model, photo, tmp_path):
 
 
 def test_networks_in_8_bits_say_nearly_the_same_and_only_in_onnxruntime(cache, tmp_path, photo, monkeypatch):
-    small = FewShotClassifier("lite0-int8").fit(support(2))
+    try:
+        small = FewShotClassifier("lite0-int8").fit(support(2))
+    except SettingsError as refused:  # processors whose sums of 8-bit products saturate
+        if "differs from torch" not in str(refused):
+            raise
+        pytest.skip(str(refused))
     rows = [unit_rows(one.features(photo))[0] for one in (small, FewShotClassifier("lite0").fit(support(2)))]
     assert 0.95 < float(rows[0] @ rows[1]) < 1 - 1e-6
     small.save(tmp_path / "small.e3bm")
