@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import fmean
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from e3bm.report.drawing import INK, MUTED, SERIES, Drawing, draw
+from e3bm.report.drawing import INK, MUTED, SERIES, Drawing, draw, draw_figure
 from e3bm.runs.kept.entries import Entry
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import Result
@@ -17,13 +18,56 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = KeptResults(ROOT / "results")
 RATES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 SPEEDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+HELPED = (
+    # words, and for either number of shots the study, the method alone, and the method with E3BM
+    ("MTL", ("related-1shot", "one-fold-5shot"), "mtl-plain", "mtl-lstm-inductive"),
+    ("SIB", ("related-1shot", "one-fold-5shot"), "sib-plain", "sib-lstm-transductive"),
+    ("SIB, uneven\nqueries", ("uneven-1shot", "uneven-5shot"), "sib-plain", "sib-lstm-transductive"),
+)
+ARROW = {"arrowstyle": "-", "linewidth": 1.2}
 Arms = dict[str, Entry]
 
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for drawing in (_rates(), _speeds(), _epochs(), _accuracy_over_training(), _loss_over_training()):
+    for drawing in (_helps(), _rates(), _speeds(), _epochs(), _accuracy_over_training(), _loss_over_training()):
         (folder / f"{drawing.name}.png").write_bytes(drawing.png)
+
+
+def _helps() -> Drawing:
+    """What E3BM adds to accuracy, and what it does to calibration, on test classes."""
+
+    def compose(figure: Figure) -> None:
+        figure.set_layout_engine("constrained")
+        gains, errors = figure.subplots(1, 2, sharey=True)
+        places = range(len(HELPED) - 1, -1, -1)
+        for at, colour, lift in ((0, SERIES[0], 0.14), (1, SERIES[1], -0.14)):
+            for place, (words, studies, alone, helped) in zip(places, HELPED, strict=True):
+                arms = _arms(studies[at], uneven="uneven" in words)
+                plain, with_e3bm = arms[alone], arms[helped].together(arms[alone])
+                gain, interval = with_e3bm.paired_difference, with_e3bm.paired_ci
+                gains.errorbar([gain], [place + lift], xerr=[interval], color=colour, fmt="o", markersize=4, capsize=2)
+                before, after = plain.together().ece, with_e3bm.ece
+                errors.annotate("", (after, place + lift), (before, place + lift), arrowprops=ARROW | {"color": colour})
+                errors.plot([before], [place + lift], "o", color=colour, markerfacecolor="white", markersize=4)
+                errors.plot([after], [place + lift], "o", color=colour, markersize=4)
+        gains.axvline(0, color=MUTED, linewidth=0.8)
+        gains.set(xlabel="gain in accuracy (points)", ylim=(-0.6, len(HELPED) - 0.4))
+        gains.set_yticks(list(places), labels=[words for words, *_ in HELPED])
+        errors.set(xlabel="calibration error (ECE, %)", xlim=(0, None))
+        shown = [
+            ("1 shot", SERIES[0], SERIES[0]),
+            ("5 shots", SERIES[1], SERIES[1]),
+            ("method alone", INK, "white"),
+            ("with E3BM", INK, INK),
+        ]
+        handles = [
+            Line2D([], [], color=edge, marker="o", linestyle="", markerfacecolor=inside, label=words)
+            for words, edge, inside in shown
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+    return draw_figure("study_helps", "", compose, width=6.5, height=2.9)
 
 
 def _rates() -> Drawing:
@@ -125,12 +169,15 @@ def _over_training(name: str, place: str, chosen: dict[str, str], quantity: str,
     return draw(name, "", paint)
 
 
-def _arms(place: str) -> Arms:
-    """All seeds of every arm of a study, by the name of its folders."""
+def _arms(place: str, *, uneven: bool = False) -> Arms:
+    """All seeds of every arm of a study, by the name of its folders, on even or uneven queries."""
     found: dict[str, list] = {}
     for run in RESULTS.runs(f"study/{place}"):
         found.setdefault(run.path.name.rpartition("-s")[0], []).append(run)
-    return {name: Entry(tuple(runs), tuple(run.results[0] for run in runs)) for name, runs in found.items()}
+    return {
+        name: Entry(tuple(runs), tuple(next(one for one in run.results if one.uneven == uneven) for run in runs))
+        for name, runs in found.items()
+    }
 
 
 def _accuracy(entry: Entry) -> float:
