@@ -50,7 +50,7 @@ def test_task_norm_is_batch_norm_of_each_task_alone():
     assert float((norm(values) - together).detach().abs().max()) > 0.01  # shared statistics are another model
 
 
-@pytest.mark.parametrize("net", ["published", "equivariant"])
+@pytest.mark.parametrize("net", ["published", "equivariant", "counting"])
 def test_train_and_eval_mode_are_the_same(net):
     model = learner(net)
     trained = model.train()(batch()).scores
@@ -58,7 +58,7 @@ def test_train_and_eval_mode_are_the_same(net):
     assert all("running" not in name for name in model.state_dict())
 
 
-@pytest.mark.parametrize("net", ["published", "equivariant"])
+@pytest.mark.parametrize("net", ["published", "equivariant", "counting"])
 def test_it_is_transductive_in_fact(net):
     """What is said of a query depends on the queries beside it."""
     model, tasks = learner(net, rate=0.1), batch()
@@ -66,7 +66,7 @@ def test_it_is_transductive_in_fact(net):
     assert float((model(tasks).scores[:, :4] - model(few).scores).detach().abs().max()) > 1e-4
 
 
-@pytest.mark.parametrize("net", ["published", "equivariant"])
+@pytest.mark.parametrize("net", ["published", "equivariant", "counting"])
 def test_query_labels_are_never_used(net):
     model, tasks = learner(net), batch()
     other = TaskBatch(tasks.support, tasks.support_labels, tasks.query, (tasks.query_labels + 1) % WAYS, WAYS)
@@ -104,14 +104,37 @@ def test_the_encoder_is_frozen():
 
 
 @pytest.mark.parametrize("ways", [2, 5, 20])
-def test_the_equivariant_net_serves_any_number_of_ways(ways):
-    scores = learner("equivariant")(batch(ways=ways)).scores
+@pytest.mark.parametrize("net", ["equivariant", "counting"])
+def test_other_nets_than_the_published_one_serve_any_number_of_ways(net, ways):
+    scores = learner(net)(batch(ways=ways)).scores
     assert scores.shape == (3, 10, ways)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_the_order_of_classes_and_queries_does_not_matter(counts):
+    net, scores = EquivariantNet(counts=counts).double(), torch.randn(2, 7, WAYS, dtype=torch.float64)
+    classes, queries = torch.randperm(WAYS), torch.randperm(7)
+    expected = net(scores)[:, queries][..., classes]
+    torch.testing.assert_close(net(scores[:, queries][..., classes]), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_counting_net_sees_the_share_of_every_class_and_no_other_net_does():
+    """Two sets of queries with the same scores of each query, but in one of them all belong to the first class."""
+    even = 4.0 * torch.eye(WAYS, dtype=torch.float64).repeat(2, 1)[None]
+    net = EquivariantNet(counts=True).double()
+    seen = []
+    net.first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    net(even)
+    net(even[:, :1].expand_as(even))
+    shares, uneven = (inputs[..., -1].detach().exp() / WAYS for inputs in seen)
+    torch.testing.assert_close(shares, torch.full_like(shares, 1 / WAYS))
+    torch.testing.assert_close(uneven[0, 0], even[0, 0].softmax(-1))
+    torch.testing.assert_close(seen[0][..., :-1][:, 0], seen[1][..., :-1][:, 0])  # the other inputs are the same
 
 
 def test_the_nets_give_a_number_for_each_query_and_class():
     scores = torch.randn(2, 7, WAYS)
-    for net in (PublishedNet(WAYS), EquivariantNet()):
+    for net in (PublishedNet(WAYS), EquivariantNet(), EquivariantNet(counts=True)):
         assert net(scores).shape == scores.shape
 
 

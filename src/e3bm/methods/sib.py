@@ -1,5 +1,7 @@
 """SIB (Hu et al., ICLR 2020): a cosine head moved by synthetic gradients that a network reads off the query scores."""
 
+import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -30,8 +32,9 @@ class SibSettings(InnerLoopSettings):
     )
 
     name: Literal["sib"] = "sib"
-    gradient_net: Literal["published", "equivariant"] = "published"
-    """The synthetic-gradient network: as published, or one that serves any number of ways."""
+    gradient_net: Literal["published", "equivariant", "counting"] = "published"
+    """The synthetic-gradient network: as published; one for any number of ways; or one that also sees each class's
+    share of the queries."""
     gradient_net_rate: float = Field(default=1e-3, ge=0)
     """Learning rate of the synthetic-gradient network."""
     feature_weight: bool = True
@@ -57,19 +60,19 @@ class Sib(InnerLoopMethod):
         encoder: Encoder,
         *,
         ways: int = 5,
-        gradient_net: Literal["published", "equivariant"] = "published",
+        gradient_net: Literal["published", "equivariant", "counting"] = "published",
         feature_weight: bool = True,
         second_order: bool = True,
     ) -> None:
         """``feature_weight`` scales the features of the start, as published; without it nothing has their size."""
         super().__init__()
-        if gradient_net not in ("published", "equivariant"):
-            raise SettingsError(f"SIB's gradient net is 'published' or 'equivariant', found '{gradient_net}'.")
+        if gradient_net not in GRADIENT_NETS:
+            raise SettingsError(f"SIB's gradient net is one of {', '.join(GRADIENT_NETS)}, found '{gradient_net}'.")
         self.encoder, self.second_order = encoder, second_order
         self.initial_weight = nn.Parameter(torch.ones(encoder.feature_size)) if feature_weight else None
         self.scale = nn.Parameter(torch.tensor(10.0))
         self.bias = nn.Parameter(torch.tensor(0.0))
-        self.gradient_net: nn.Module = PublishedNet(ways) if gradient_net == "published" else EquivariantNet()
+        self.gradient_net: nn.Module = GRADIENT_NETS[gradient_net](ways)
 
     @classmethod
     def from_settings(cls, settings: SibSettings, parts: Parts) -> "Sib":
@@ -150,17 +153,24 @@ class PublishedNet(nn.Module):
 class EquivariantNet(nn.Module):
     """Each class's score with summaries over the classes, weights shared by all classes: any number of ways."""
 
-    def __init__(self, hidden: int = 40, *, contrasts: bool = False) -> None:
-        """With ``contrasts`` a class moves by what tells queries apart, not by what all of them have in common."""
+    def __init__(self, hidden: int = 40, *, contrasts: bool = False, counts: bool = False) -> None:
+        """With ``contrasts`` a class moves by what tells queries apart, not by what all of them have in common; with
+        ``counts`` the net also sees the share of the queries that each class has, and can learn which shares to expect.
+        """
         super().__init__()
-        self.contrasts = contrasts
-        self.first, self.second, self.third = nn.Linear(4, hidden), nn.Linear(2 * hidden, hidden), nn.Linear(hidden, 1)
+        self.contrasts, self.counts = contrasts, counts
+        inputs = 5 if counts else 4
+        self.first, self.second = nn.Linear(inputs, hidden), nn.Linear(2 * hidden, hidden)
+        self.third = nn.Linear(hidden, 1)
         self.first_norm, self.second_norm = TaskNorm(hidden), TaskNorm(hidden)
 
     def forward(self, scores: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
         tasks, queries, ways = scores.shape
         mean = scores.mean(-1, keepdim=True)
         inputs = [scores - mean, scores.softmax(-1), mean, scores.logsumexp(-1, keepdim=True) - mean]
+        if self.counts:
+            log_share = scores.log_softmax(-1).logsumexp(1, keepdim=True) + math.log(ways / queries)
+            inputs.append(log_share)  # zero where every class has as many queries as the others
         hidden = self.first(torch.stack([part.expand_as(scores) for part in inputs], -1)).relu()
         hidden = self.first_norm(hidden.flatten(1, 2)).view(tasks, queries, ways, -1)
         # What the other classes say enters as their mean.
@@ -185,3 +195,10 @@ class TaskNorm(nn.Module):
         weight, bias = self.weight.repeat(tasks), self.bias.repeat(tasks)
         normalised = torch.batch_norm(channels, weight, bias, None, None, True, 0.0, BATCHNORM_EPS, False)
         return normalised.view(examples, tasks, -1).transpose(0, 1)
+
+
+GRADIENT_NETS: dict[str, Callable[[int], nn.Module]] = {
+    "published": PublishedNet,
+    "equivariant": lambda _: EquivariantNet(),
+    "counting": lambda _: EquivariantNet(counts=True),
+}
