@@ -93,10 +93,11 @@ def test_a_system_is_asked_as_the_test_of_its_preset_says(first):
     assert open_run(Path(ours.runs[0])).trained.episode.shots == 5
 
 
-def test_a_run_stands_beside_the_row_with_its_backbone_or_else_the_only_one(first):
-    assert find(first, "MTL", "ResNet-12").ours is not None
-    assert find(first, "MTL", "ResNet-25").ours is None
-    assert find(first, "MTL", "ResNet-12").published_code == 44.3
+def test_a_run_stands_beside_the_row_with_its_backbone_and_beside_rows_that_have_no_other(first):
+    own, other = find(first, "MTL", "ResNet-12"), find(first, "MTL", "ResNet-25")
+    assert own.ours.result == other.ours.result
+    assert own.published_code == 44.3
+    assert other.ours.distance.startswith("resnet12 x0.125 for resnet25 x1")
     together = find(first, "MTL+E3BM", "ResNet-25")
     assert together.ours.result.backbone == "resnet12 x0.125"
     assert together.ours.adapted == "frozen"

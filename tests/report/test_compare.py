@@ -10,7 +10,7 @@ import torch
 from e3bm.cli.main import main
 from e3bm.errors import SettingsError
 from e3bm.paper.presets import find_preset, presets
-from e3bm.report.compare import COLUMNS, Question, compare, comparison_table, told_apart
+from e3bm.report.compare import COLUMNS, Question, compare, comparison_table, comparison_text, told_apart
 from e3bm.report.result_words import method_words
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import TrainSettings
@@ -67,6 +67,18 @@ def test_the_table_says_what_it_compares(found):
     assert "differences to nearest class mean, resnet12 x0.5 whitened" in text
     assert "SIB+E3BM (fc transductive)" in text
     assert len(table.rows) == len(found)
+
+
+def test_on_a_narrow_terminal_the_table_has_shorter_words(found):
+    """Every number, and every backbone by its number in the note; only the runs are left to a wider one."""
+    wide, narrow = comparison_text(found, None), comparison_text(found, 120)
+    assert wide == comparison_table(found).text() == comparison_text(found, 1000)
+    assert max(map(len, narrow.splitlines())) <= 120
+    for result in found:
+        assert f"{result.accuracy:.2f} ± {result.ci:.2f}" in narrow
+        assert f": {result.backbone}" in narrow
+    assert "trans.: transductive" in narrow
+    assert found[0].run not in narrow
 
 
 @pytest.mark.parametrize("shots", [1, 5])

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,6 +23,12 @@ COLUMNS = (
     "ms a task", "Seeds", "Run",
 )  # fmt: skip
 TRAINED_ON = "Trained on"
+# For narrow terminals.
+SHORT = {"transductive": "trans.", "inductive": "ind.", "(std ": "("}
+SHORT_NOTE = (
+    "Size: parameters in millions (M) or thousands (k); trans.: transductive, ind.: inductive. A wider terminal,"
+    " --markdown and --json also name the runs."
+)
 TIMES = (
     "Training: the steps of all seeds, without validations and without the pre-training of backbones; times were"
     " measured once, on machines that did other work"
@@ -179,6 +185,32 @@ def comparison_table(results: Sequence[Result]) -> Table:
         return Table(COLUMNS, tuple(map(_cells, results)), caption, shown)
     rows = tuple((*_cells(result), Cell(result.trained_on)) for result in results)
     return Table((*COLUMNS, TRAINED_ON), rows, caption, shown)
+
+
+def comparison_text(results: Sequence[Result], width: int | None) -> str:
+    """The table for a terminal of so many columns, in shorter words where it would not fit; unset: as wide as it is."""
+    table = comparison_table(results)
+    text = table.text(width)
+    if width is None or max(map(len, text.splitlines())) <= width:
+        return text
+    nets = list(dict.fromkeys(result.backbone for result in results))
+    names = {"Backbone": "Net", "Parameters": "Size"}
+    rows = tuple(tuple(_short(cell, nets) for cell in row) for row in table.rows)
+    columns = tuple(names.get(name, name) for name in table.columns)
+    numbered = "; ".join(f"{place}: {net}" for place, net in enumerate(nets, 1))
+    notes = (f"Net {numbered}. {SHORT_NOTE}", *table.notes)
+    return replace(table, columns=columns, rows=rows, notes=notes).without("Run").text(width)
+
+
+def _short(cell: Cell, nets: Sequence[str]) -> Cell:
+    """Shorter words, the number of a backbone for its name, and counts in thousands or millions."""
+    if cell.text in nets:
+        return replace(cell, text=str(nets.index(cell.text) + 1))
+    text = re.sub("|".join(map(re.escape, SHORT)), lambda word: SHORT[word[0]], cell.text)
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+        count = int(text.replace(",", ""))
+        text = f"{count / 1e6:.2f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+    return replace(cell, text=text)
 
 
 def _cells(result: Result) -> tuple[Cell, ...]:
