@@ -227,7 +227,7 @@ def distance(run: Run, row: PaperRow) -> str:
     if ours.backbone.name != theirs.backbone.name:
         words.append(f"{ours.backbone.title} for {theirs.backbone.title}")
     elif ours.backbone.width != theirs.backbone.width:
-        words.append(f"{ours.backbone.width / theirs.backbone.width:.2g} of the width")
+        words.append(f"{ours.backbone.width / theirs.backbone.width:.3g} of the width")
     begun = ours.backbone.pretrained is not None
     words += ["pre-trained first"] if begun and published.pretrain is None else []
     if ours.backbone.adapt != theirs.backbone.adapt:

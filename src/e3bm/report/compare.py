@@ -15,6 +15,7 @@ from e3bm.runs.evaluation.comparison import mean_accuracy
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.run import Run, duration
 from e3bm.runs.kept.entries import Entry, entries
+from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import ALONE, Result
 from e3bm.runs.settings import TrainSettings
 
@@ -44,6 +45,8 @@ POOLED = (
     " seeds; std is the standard deviation of the accuracy between seeds."
 )
 WHOLE = ("none", ALONE, "alpha generated, v generated")
+STUDY = "study"  # runs that tried settings out: not systems of their own, except those that were tested like all others
+TESTED_STUDIES = ("study/cross-fitted-1shot", "study/cross-fitted-5shot")
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,12 @@ class Question:
     """Results on uneven queries instead of those on even ones."""
     ablations: bool = False
     """Also runs whose alpha or v is neither the method's own nor generated."""
+
+
+def compared_runs(kept: KeptResults, studies: Sequence[str] = TESTED_STUDIES) -> list[Run]:
+    """Kept runs that are compared: all but those of the study, of which some parts are named."""
+    tables = [run for name in kept.groups if name != STUDY for run in kept.runs(name)]
+    return [run for place in studies for run in kept.runs(place)] + tables
 
 
 def compare(runs: Sequence[Run], question: Question) -> list[Result]:
@@ -84,8 +93,19 @@ def compare(runs: Sequence[Run], question: Question) -> list[Result]:
     )
     partner = _partner(same, question.against)
     found = [_together(entry) if entry is partner else _paired(entry, partner) for entry in same]
-    words = told_apart([entry.runs[0].trained for entry in same], [_name(result) for result in found])
+    trained = [entry.runs[0].trained for entry in same]
+    words = told_apart(trained, [_name(result) for result in found])
+    words = [
+        _tasks_named(text, own) if result.train_seconds else text
+        for text, own, result in zip(words, trained, found, strict=True)
+    ]
     return [result.but(apart=apart) for result, apart in zip(found, words, strict=True)]
+
+
+def _tasks_named(words: str, trained: TrainSettings | None) -> str:
+    """Training tasks of another kind are always told, also where nothing else is called the same."""
+    tasks = "" if trained is None or trained.tasks == "all" else f"tasks {trained.tasks}"
+    return words if tasks in words else ", ".join(filter(None, (words, tasks)))
 
 
 def told_apart(trained: Sequence[TrainSettings | None], names: Sequence[str]) -> list[str]:

@@ -11,8 +11,6 @@ from e3bm.cli.console import columns_here, parse, print_json, show
 if TYPE_CHECKING:
     from e3bm.runs.result import Result
 
-STUDIES = "study"  # settings that were tried on validation classes: not methods of their own
-
 
 @dataclass(frozen=True)
 class Options:
@@ -65,14 +63,14 @@ def run(words: Sequence[str]) -> int:
     about = "All methods that have runs on a data set in one table: the same episodes, sorted by accuracy, paired with"
     about += " one of them; with calibration, parameters and cost."
     options = parse(Options, words, "compare", about)
-    from e3bm.report.compare import Question, compare, comparison_table, comparison_text
+    from e3bm.report.compare import Question, compare, compared_runs, comparison_table, comparison_text
     from e3bm.runs.folder.run import find_run_folders, read_run
     from e3bm.runs.kept.store import KeptResults
 
     kept = KeptResults(options.results)
     if not options.runs:
         kept.check_exists()
-    known = [run for name in kept.groups if name != STUDIES for run in kept.group(name).runs] if kept.exists else []
+    known = compared_runs(kept) if kept.exists else []
     known += [read_run(path) for path in (find_run_folders(options.runs) if options.runs else [])]
     found = [
         compare(
