@@ -15,9 +15,10 @@ inner loop its steps, rounds or layers are epochs, and E3BM is a choice of sched
 `--hyperprior.rate generated --hyperprior.weight generated`. A method's numbers appear in [results](../results.md) once
 a run has produced them; presets without one have not been trained yet.
 
-Most pages begin their commands with `e3bm pretrain`. Pre-trained backbones are kept in `results` and can be named
-instead: `--backbone.pretrained results/fc100/resnet12-half-s0`, `resnet12-half-whitened-s0` for presets with whitened
-features, `conv4-s0` for those with 4CONV.
+Each page has the command that trains its small preset, in a clone and with FC100 [prepared](../data_sets.md). It begins
+with a pre-trained backbone that is kept in `results`: `--backbone.pretrained results/fc100/resnet12-half-s0`,
+`resnet12-half-whitened-s0` for presets with whitened features, `conv4-s0` for those with 4CONV.
+`e3bm pretrain --preset NAME --run RUN` makes one of your own (an hour on two cores), to be named the same way.
 
 """
 COLUMNS = ("Method", "Name", "What it does", "Takes", "Inner loop", "Setting")

@@ -15,7 +15,7 @@ from e3bm.paper.printed import cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
-from e3bm.report.compare import Question, compare, comparison_table
+from e3bm.report.compare import Question, compare, compared_runs, comparison_table
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.store import KeptResults
@@ -72,7 +72,9 @@ def _table(name: str, old: str) -> str:
 def _compared(shots: int, *, uneven: bool) -> tuple[Result, ...]:
     """What `e3bm compare` finds; nothing where nothing was measured yet."""
     try:
-        return tuple(compare(tabled_runs(RESULTS), Question("fc100", shots, against=AGAINST, uneven=uneven)))
+        return tuple(
+            compare(compared_runs(KeptResults(RESULTS)), Question("fc100", shots, against=AGAINST, uneven=uneven))
+        )
     except SettingsError:
         return ()
 
@@ -82,10 +84,7 @@ def _systems_table(shots: int, *, uneven: bool) -> str:
     found = _compared(shots, uneven=uneven)
     if not found:
         return "Not measured yet.\n"
-    table = comparison_table(found)
-    kept = [place for place, name in enumerate(table.columns) if name not in ("Parameters", "Run")]
-    rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
-    return Table(tuple(table.columns[place] for place in kept), rows, table.caption, table.notes).markdown()
+    return comparison_table(found).without("Parameters", "Run").markdown()
 
 
 def _measured_table(method: str) -> str:
@@ -94,12 +93,11 @@ def _measured_table(method: str) -> str:
     for shots in SHOTS:
         named = [found for found in _compared(shots, uneven=False) if _methods()[found.system] == method]
         if named:
-            table = comparison_table([*named, _yardstick(shots)])
-            kept = [place for place, column in enumerate(table.columns) if column not in ("Parameters", "Run")]
-            rows += [(Cell(str(shots), number=True), *(row[place] for place in kept)) for row in table.rows[:-1]]
+            table = comparison_table([*named, _yardstick(shots)]).without("Parameters", "Run")
+            rows += [(Cell(str(shots), number=True), *row) for row in table.rows[:-1]]
     if not rows:
         return "Not measured yet.\n"
-    columns = ("Shots", *(table.columns[place] for place in kept))
+    columns = ("Shots", *table.columns)
     note = "Differences are to the nearest class mean on whitened features; *: the 95 % interval excludes zero."
     return Table(columns, tuple(rows), "", (note,)).markdown()
 
@@ -108,7 +106,9 @@ def _measured_table(method: str) -> str:
 def _methods() -> dict[str, str]:
     """The method's name of every system; features alone are tested by the nearest class mean."""
     alone = NearestMean.settings.model_fields["name"].default
-    return {run.system: run.trained.method.name if run.trained else alone for run in tabled_runs(RESULTS)}
+    return {
+        run.system: run.trained.method.name if run.trained else alone for run in compared_runs(KeptResults(RESULTS))
+    }
 
 
 def _yardstick(shots: int) -> Result:

@@ -16,6 +16,8 @@ from PIL import Image
 from e3bm.fewshot.networks import packaged
 from e3bm.methods import METHODS
 from e3bm.paper.presets import find_preset
+from e3bm.paper.run_missing import backbone_name
+from e3bm.runs.kept.store import kept_run
 
 ROOT = Path(__file__).resolve().parents[1]
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
@@ -58,6 +60,19 @@ def test_pages_of_methods_name_their_options_and_presets(page):
     assert set(named) <= set(options)
     commands = re.findall(r"^e3bm .*--preset (\S+)", text, re.MULTILINE)
     assert {find_preset(name).train.method.name for name in commands} == {page.stem}
+
+
+@pytest.mark.parametrize("page", [page for page in METHOD_PAGES if page.stem in METHODS], ids=lambda page: page.stem)
+def test_pages_of_methods_train_their_small_preset_with_one_command(page):
+    """From the backbone that the preset begins with, as it is kept in the results."""
+    named = r"^e3bm train --preset (small-\S+)(?: --backbone.pretrained (\S+))? --run \S+$"
+    commands = re.findall(named, page.read_text(), re.MULTILINE)
+    assert commands
+    for preset, backbone in commands:
+        wanted = find_preset(preset).pretrain
+        kept = "" if wanted is None else f"results/{wanted.data.dataset}/{backbone_name(wanted)}"
+        assert backbone == kept
+        assert not kept or kept_run(ROOT / kept)
 
 
 def test_the_page_covers_every_equation_and_algorithm():

@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -29,6 +30,16 @@ def one_sentence(capsys):
     assert len(errors) == 1, told.err
     assert "Traceback" not in told.err
     return errors[0]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_preset_that_begins_with_a_backbone_names_the_kept_one(kept, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parents[2] if kept else tmp_path)
+    preset = "small-leo-fc100-1shot-plain"
+    assert main(["train", "--preset", preset, "--run", str(tmp_path / "run")]) != 0
+    told = one_sentence(capsys)
+    assert f"e3bm pretrain --preset {preset}" in told
+    assert ("--backbone.pretrained results/fc100/resnet12-half-s0" in told) is kept
 
 
 def test_train_says_what_came_out_and_what_to_do_next(small_data, tmp_path, capsys):

@@ -164,6 +164,8 @@ def test_recipes_of_leo_and_maml_plus_plus():
         assert (leo.optimiser.kind, leo.optimiser.theta, leo.optimiser.tasks) == ("adam", rate, 12)
         assert (leo.method.divergence, leo.method.epochs, leo.method.latent_steps) == (divergence, 10, 5)
         assert (leo.method.rate, leo.method.latent_rate, leo.method.weight_rate) == (1.0, 1.0, 1e-3)
+        clips = (leo.optimiser.clip_elements, leo.optimiser.clip_each, leo.optimiser.clip)
+        assert clips == (0.1, 0.1, None)
     mamlpp = ALL["paper-mamlpp-conv4-miniimagenet-5shot-plain"].train
     assert (mamlpp.optimiser.steps, mamlpp.optimiser.tasks, mamlpp.optimiser.theta) == (50_000, 2, 1e-3)
     method = mamlpp.method
@@ -175,6 +177,7 @@ def test_recipes_of_leo_and_maml_plus_plus():
 def test_published_recipes_of_tadam_ctm_and_robust_ensembles():
     tadam = ALL["paper-tadam-resnet12-miniimagenet-5shot"].train
     assert (tadam.optimiser.kind, tadam.optimiser.theta, tadam.optimiser.clip_each) == ("sgd", 0.1, 1.0)
+    assert not tadam.optimiser.nesterov
     assert (tadam.optimiser.milestones, tadam.optimiser.step_factor) == ((15_000, 17_500, 20_000), 0.1)
     assert ALL["paper-tadam-resnet12-fc100-5shot"].train.optimiser.milestones == (5000, 7500)
     scales = [

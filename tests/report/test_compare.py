@@ -10,7 +10,7 @@ import torch
 from e3bm.cli.main import main
 from e3bm.errors import SettingsError
 from e3bm.paper.presets import find_preset, presets
-from e3bm.report.compare import COLUMNS, Question, compare, comparison_table, told_apart
+from e3bm.report.compare import COLUMNS, Question, compare, compared_runs, comparison_table, comparison_text, told_apart
 from e3bm.report.result_words import method_words
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import TrainSettings
@@ -67,6 +67,31 @@ def test_the_table_says_what_it_compares(found):
     assert "differences to nearest class mean, resnet12 x0.5 whitened" in text
     assert "SIB+E3BM (fc transductive)" in text
     assert len(table.rows) == len(found)
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_what_was_trained_on_cross_fitted_tasks_is_in_the_table_and_says_so(shots):
+    found = compare(compared_runs(KeptResults(RESULTS)), Question("fc100", shots))
+    learned = [result for result in found if result.method == "MAP+E3BM"]
+    assert learned
+    assert all("tasks cross-fitted" in method_words(result) for result in learned)
+    (alone,) = [result for result in found if result.method == "MAP"]
+    assert method_words(alone) == "MAP"  # nothing of it is trained
+    names = [f"{method_words(result)}, {result.backbone}" for result in found]
+    assert len(set(names)) == len(names)
+
+
+def test_on_a_narrow_terminal_the_table_has_shorter_words(found):
+    """Every number, and every backbone by its number in the note; only the runs are left to a wider one."""
+    wide, narrow = comparison_text(found, None), comparison_text(found, 120)
+    assert wide == comparison_table(found).text() == comparison_text(found, 1000)
+    assert max(map(len, narrow.splitlines())) <= 120
+    said = " ".join(narrow.split())
+    for result in found:
+        assert f"{result.accuracy:.2f} ± {result.ci:.2f}" in narrow
+        assert f": {result.backbone}" in said
+    assert "trans.: transductive" in said
+    assert found[0].run not in narrow
 
 
 @pytest.mark.parametrize("shots", [1, 5])

@@ -138,3 +138,31 @@ def test_runs_table_says_how_far_a_run_came(make_run, pretrained):
     assert [cell.text for cell in column(table, "Method")] == ["MTL", "MTL", "pretraining"]
     assert [cell.text for cell in column(table, "Data")] == ["glyphs, 5-way 1-shot"] * 3
     assert column(table, "Backbone")[0].text == "conv4, frozen"
+
+
+@pytest.mark.parametrize("width", [None, 200, 60, 40, 10])
+def test_a_text_fits_as_far_as_words_and_numbers_allow(width):
+    rows = tuple(
+        (Cell(name), Cell("some more words about it", number=False), Cell("-10.25 ± 0.71 *", number=True))
+        for name in ("MTL", "results/fc100/small-mtl-whitened-fc100-1shot")
+    )
+    table = Table(
+        ("Method", "What is said", "Difference %"), rows, "a caption of a few words", ("a note of ten words",)
+    )
+    lines = table.text(width).splitlines()
+    assert sum("-10.25 ± 0.71 *" in line for line in lines) == 2
+    joined = "".join(table.text(width).split())
+    assert all(part in joined for part in ("MTL", "results/fc100/small-", "some", "about", "acaptionofafewwords"))
+    if width is None:
+        assert table.text() == table.text(1000)
+    if width in (60, 200):
+        assert max(map(len, lines)) <= width
+    if width in (10, 40):
+        assert max(map(len, lines)) == max(map(len, table.text(1).splitlines()))  # no narrower than this
+
+
+def test_a_table_without_some_columns():
+    table = results_table([BASE, BETTER])
+    left = table.without("NLL", "Setting")
+    assert [name for name in table.columns if name not in left.columns] == ["NLL", "Setting"]
+    assert column(left, "Accuracy %") == column(table, "Accuracy %")

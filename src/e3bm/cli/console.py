@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import time
 import traceback
@@ -91,6 +92,12 @@ def show(text: object = "", *, file: IO[str] | None = None, flush: bool = False)
     print(str(text).translate(STEERING), file=file or sys.stdout, flush=flush)
 
 
+def columns_here() -> int | None:
+    """How wide a terminal is that stdout goes to; None where nothing limits it, as in a file."""
+    limited = "COLUMNS" in os.environ or sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if limited else None
+
+
 def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, default: Parsed | None = None) -> Parsed:
     """Flags of a command from its settings class; what is wrong with them becomes a sentence."""
     options: dict[str, Any] = {} if default is None else {"default": default}
@@ -158,10 +165,16 @@ def check_pretrained(words: Sequence[str], settings: "TrainSettings") -> None:
         return
     from e3bm.paper.presets import find_preset
 
-    if find_preset(name).pretrain is not None and settings.backbone.pretrained is None:
+    pretrain = find_preset(name).pretrain
+    if pretrain is not None and settings.backbone.pretrained is None:
+        from e3bm.paper.run_missing import backbone_name
+        from e3bm.runs.kept.store import kept_run
+
+        kept = Path("results") / pretrain.data.dataset / backbone_name(pretrain)
+        known = f"the kept one is --backbone.pretrained {kept}; " if kept_run(kept) else ""
         raise SettingsError(
-            f"The preset '{name}' starts from a pre-trained backbone: make one with `e3bm pretrain --preset {name} "
-            "--run RUN`, and name it with --backbone.pretrained RUN."
+            f"The preset '{name}' starts from a pre-trained backbone: {known}make one with `e3bm pretrain --preset "
+            f"{name} --run RUN`, and name it with --backbone.pretrained RUN."
         )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from e3bm.paper.reproduce import CostRow
@@ -38,6 +39,18 @@ def reproduction_table(rows: Sequence[Row]) -> Table:
         (BACKBONES_DIFFER, bool(results)),
     ]
     return Table(COLUMNS, tuple(map(cells_of, rows)), "", tuple(note for note, needed in notes if needed))
+
+
+def reproduction_text(rows: Sequence[Row], width: int | None) -> str:
+    """The table for a terminal of so many columns; a narrow one does without what --json has as well."""
+    table = reproduction_table(rows)
+    text = table.text(width)
+    if width is None or max(map(len, text.splitlines())) <= width:
+        return text
+    dropped = ["Run", "Episodes", "Seeds", "Our backbone", *["Data"] * (len({row.dataset for row in rows}) == 1)]
+    dropped += ["Published code %"] * all(row.published_code is None for row in rows)
+    table = replace(table, notes=(*table.notes, f"Left out to fit: {', '.join(dropped)} (--json has them)."))
+    return table.without(*dropped).text(width)
 
 
 def cost_table(rows: Sequence[CostRow]) -> Table:

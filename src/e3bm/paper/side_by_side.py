@@ -140,8 +140,9 @@ def feature_rows(dataset: str | None, shots: int | None, found: Sequence[Entry])
 
 
 def entries_for(row: PaperRow, found: Sequence[Entry]) -> list[Entry]:
-    """Our runs of a printed system; one on another backbone stands beside the only row that its system has."""
-    return [entry for entry in found if is_system(entry, row) and row.backbone in _nearest_backbones(entry, row)]
+    """Our runs of a printed system: those on its backbone, or else all that we have."""
+    ours = [entry for entry in found if is_system(entry, row)]
+    return [entry for entry in ours if row.backbone in _nearest_backbones(entry, row)] or ours
 
 
 def ablation_arm(entry: Entry, place: PaperRow) -> str | None:
@@ -226,7 +227,7 @@ def distance(run: Run, row: PaperRow) -> str:
     if ours.backbone.name != theirs.backbone.name:
         words.append(f"{ours.backbone.title} for {theirs.backbone.title}")
     elif ours.backbone.width != theirs.backbone.width:
-        words.append(f"{ours.backbone.width / theirs.backbone.width:g} of the width")
+        words.append(f"{ours.backbone.width / theirs.backbone.width:.3g} of the width")
     begun = ours.backbone.pretrained is not None
     words += ["pre-trained first"] if begun and published.pretrain is None else []
     if ours.backbone.adapt != theirs.backbone.adapt:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,6 +15,7 @@ from e3bm.runs.evaluation.comparison import mean_accuracy
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.run import Run, duration
 from e3bm.runs.kept.entries import Entry, entries
+from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import ALONE, Result
 from e3bm.runs.settings import TrainSettings
 
@@ -23,6 +24,12 @@ COLUMNS = (
     "ms a task", "Seeds", "Run",
 )  # fmt: skip
 TRAINED_ON = "Trained on"
+# For narrow terminals.
+SHORT = {"transductive": "trans.", "inductive": "ind.", "(std ": "("}
+SHORT_NOTE = (
+    "Size: parameters in millions (M) or thousands (k); trans.: transductive, ind.: inductive. A wider terminal,"
+    " --markdown and --json also name the runs."
+)
 TIMES = (
     "Training: the steps of all seeds, without validations and without the pre-training of backbones; times were"
     " measured once, on machines that did other work"
@@ -38,6 +45,8 @@ POOLED = (
     " seeds; std is the standard deviation of the accuracy between seeds."
 )
 WHOLE = ("none", ALONE, "alpha generated, v generated")
+STUDY = "study"  # runs that tried settings out: not systems of their own, except those that were tested like all others
+TESTED_STUDIES = ("study/cross-fitted-1shot", "study/cross-fitted-5shot")
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,12 @@ class Question:
     """Results on uneven queries instead of those on even ones."""
     ablations: bool = False
     """Also runs whose alpha or v is neither the method's own nor generated."""
+
+
+def compared_runs(kept: KeptResults, studies: Sequence[str] = TESTED_STUDIES) -> list[Run]:
+    """Kept runs that are compared: all but those of the study, of which some parts are named."""
+    tables = [run for name in kept.groups if name != STUDY for run in kept.runs(name)]
+    return [run for place in studies for run in kept.runs(place)] + tables
 
 
 def compare(runs: Sequence[Run], question: Question) -> list[Result]:
@@ -78,8 +93,19 @@ def compare(runs: Sequence[Run], question: Question) -> list[Result]:
     )
     partner = _partner(same, question.against)
     found = [_together(entry) if entry is partner else _paired(entry, partner) for entry in same]
-    words = told_apart([entry.runs[0].trained for entry in same], [_name(result) for result in found])
+    trained = [entry.runs[0].trained for entry in same]
+    words = told_apart(trained, [_name(result) for result in found])
+    words = [
+        _tasks_named(text, own) if result.train_seconds else text
+        for text, own, result in zip(words, trained, found, strict=True)
+    ]
     return [result.but(apart=apart) for result, apart in zip(found, words, strict=True)]
+
+
+def _tasks_named(words: str, trained: TrainSettings | None) -> str:
+    """Training tasks of another kind are always told, also where nothing else is called the same."""
+    tasks = "" if trained is None or trained.tasks == "all" else f"tasks {trained.tasks}"
+    return words if tasks in words else ", ".join(filter(None, (words, tasks)))
 
 
 def told_apart(trained: Sequence[TrainSettings | None], names: Sequence[str]) -> list[str]:
@@ -179,6 +205,32 @@ def comparison_table(results: Sequence[Result]) -> Table:
         return Table(COLUMNS, tuple(map(_cells, results)), caption, shown)
     rows = tuple((*_cells(result), Cell(result.trained_on)) for result in results)
     return Table((*COLUMNS, TRAINED_ON), rows, caption, shown)
+
+
+def comparison_text(results: Sequence[Result], width: int | None) -> str:
+    """The table for a terminal of so many columns, in shorter words where it would not fit; unset: as wide as it is."""
+    table = comparison_table(results)
+    text = table.text(width)
+    if width is None or max(map(len, text.splitlines())) <= width:
+        return text
+    nets = list(dict.fromkeys(result.backbone for result in results))
+    names = {"Backbone": "Net", "Parameters": "Size"}
+    rows = tuple(tuple(_short(cell, nets) for cell in row) for row in table.rows)
+    columns = tuple(names.get(name, name) for name in table.columns)
+    numbered = "; ".join(f"{place}: {net}" for place, net in enumerate(nets, 1))
+    notes = (f"Net {numbered}. {SHORT_NOTE}", *table.notes)
+    return replace(table, columns=columns, rows=rows, notes=notes).without("Run").text(width)
+
+
+def _short(cell: Cell, nets: Sequence[str]) -> Cell:
+    """Shorter words, the number of a backbone for its name, and counts in thousands or millions."""
+    if cell.text in nets:
+        return replace(cell, text=str(nets.index(cell.text) + 1))
+    text = re.sub("|".join(map(re.escape, SHORT)), lambda word: SHORT[word[0]], cell.text)
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+        count = int(text.replace(",", ""))
+        text = f"{count / 1e6:.2f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+    return replace(cell, text=text)
 
 
 def _cells(result: Result) -> tuple[Cell, ...]:

@@ -130,7 +130,9 @@ class OptimiserSettings(Settings):
     """The outer loop's steps."""
 
     kind: Literal["adam", "sgd"] = "adam"
-    """SGD has Nesterov momentum 0.9."""
+    """SGD has momentum 0.9."""
+    nesterov: bool = True
+    """SGD: Nesterov's momentum; off: the plain one, as in published TADAM."""
     steps: int = Field(default=1000, ge=1)
     """Total number of meta-steps."""
     tasks: int = Field(default=4, ge=1)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from e3bm.cli.console import parse, print_json, show
+from e3bm.cli.console import columns_here, parse, print_json, show
 
 if TYPE_CHECKING:
     from e3bm.runs.result import Result
-
-STUDIES = "study"  # settings that were tried on validation classes: not methods of their own
 
 
 @dataclass(frozen=True)
@@ -65,14 +63,14 @@ def run(words: Sequence[str]) -> int:
     about = "All methods that have runs on a data set in one table: the same episodes, sorted by accuracy, paired with"
     about += " one of them; with calibration, parameters and cost."
     options = parse(Options, words, "compare", about)
-    from e3bm.report.compare import Question, compare, comparison_table
+    from e3bm.report.compare import Question, compare, compared_runs, comparison_table, comparison_text
     from e3bm.runs.folder.run import find_run_folders, read_run
     from e3bm.runs.kept.store import KeptResults
 
     kept = KeptResults(options.results)
     if not options.runs:
         kept.check_exists()
-    known = [run for name in kept.groups if name != STUDIES for run in kept.group(name).runs] if kept.exists else []
+    known = compared_runs(kept) if kept.exists else []
     known += [read_run(path) for path in (find_run_folders(options.runs) if options.runs else [])]
     found = [
         compare(
@@ -99,6 +97,11 @@ def run(words: Sequence[str]) -> int:
         print_json([result.as_json() for results in found for result in results])
         return 0
     _name_the_missing(found, options)
-    tables = [comparison_table(results) for results in found]
-    show("\n\n".join(table.markdown() if options.markdown else table.text() for table in tables))
+    width = columns_here()
+    show(
+        "\n\n".join(
+            comparison_table(results).markdown() if options.markdown else comparison_text(results, width)
+            for results in found
+        )
+    )
     return 0

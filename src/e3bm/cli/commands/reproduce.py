@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, show
+from e3bm.cli.console import columns_here, parse, print_json, progress_here, show
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "The paper, the published code and our runs side by side, with intervals and paired differences."
     options = parse(Options, words, "reproduce", about)
-    from e3bm.paper.printed import cost_table, reproduction_table
+    from e3bm.paper.printed import cost_table, reproduction_text
     from e3bm.paper.reproduce import Request, draw_figure, reproduce, reproduce_costs
     from e3bm.paper.run_missing import Effort
     from e3bm.runs.training.train_many import seconds_of
@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> int:
     request = Request(options.target, *place, effort if wanted else None)
     if options.target == "S3":
         costs = reproduce_costs(request, progress_here())
-        print_json([row.as_json() for row in costs]) if options.json else show(cost_table(costs).text())
+        print_json([row.as_json() for row in costs]) if options.json else show(cost_table(costs).text(columns_here()))
         return 0
     rows = reproduce(request, progress_here())
     page = draw_figure(request, options.out) if options.target == "F4" else None
@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> int:
     if not rows:
         show("No run of these ablations is in the results yet; give a --budget to train them.")
         return 0
-    show(reproduction_table(rows).text())
+    show(reproduction_text(rows, columns_here()))
     if page is not None:
         show(f"Figures: {page}")
     return 0

@@ -33,8 +33,9 @@ def tadam_presets() -> Iterator[Preset]:
                 "backbone": {"name": "resnet12_tadam", "adapt": "full", "batchnorm": "batch_then_running"},
                 "method": {"name": "tadam", "scale": TADAM_SCALES[data][shots]},
                 "optimiser": {
-                    "kind": "sgd", "steps": steps, "tasks": episodes["tasks"], "theta": 0.1, "encoder": 0.1,
-                    "schedule": "milestones", "step_factor": 0.1, "clip": None, "clip_each": 1.0,
+                    "kind": "sgd", "nesterov": False, "steps": steps, "tasks": episodes["tasks"],
+                    "theta": 0.1, "encoder": 0.1, "schedule": "milestones", "step_factor": 0.1,
+                    "clip": None, "clip_each": 1.0,
                     "milestones": [each for each in (steps // 2 + more for more in (0, 2500, 5000)) if each < steps],
                 },
                 "validation": {"every": 500, "episodes": 500},

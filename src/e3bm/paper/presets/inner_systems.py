@@ -68,7 +68,7 @@ def leo(known: Mapping[str, Preset]) -> Iterator[Preset]:
         train = like.train.but(
             method=read_settings(LeoSettings, own),
             optimiser={"kind": "adam", "steps": 100_000, "tasks": 12, "theta": found["theta"], **_PSI}
-            | {"clip_elements": 0.1, "clip": 0.1},
+            | {"clip_elements": 0.1, "clip_each": 0.1, "clip": None},
         )
         about = f"LEO (plain) on wrn28_10, {data}, {shots}-shot, by the recipe of its authors' code"
         yield Preset(f"paper-leo-wrn28_10-{data}-{shots}shot-plain", about, train, like.pretrain, like.test)

@@ -34,7 +34,7 @@ def parameter_groups(learner: Learner, rates: Mapping[str, float]) -> list[dict[
 def build_optimiser(
     learner: Learner, settings: OptimiserSettings, own_rates: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
-    """Adam, or SGD with Nesterov momentum, over the groups; ``own_rates`` are those of the method's own kinds."""
+    """Adam, or SGD with momentum, over the groups; ``own_rates`` are those of the method's own kinds."""
     rates = {"theta": settings.theta, "encoder": settings.encoder, **(own_rates or {})}
     rates |= {kind: getattr(settings, kind) for kind in HYPERPRIOR_RATES}
     groups = parameter_groups(learner, rates)
@@ -45,7 +45,8 @@ def build_optimiser(
         )
     if settings.kind == "adam":
         return torch.optim.Adam(groups, weight_decay=settings.weight_decay)
-    return torch.optim.SGD(groups, lr=settings.theta, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay)
+    decay, nesterov = settings.weight_decay, settings.nesterov
+    return torch.optim.SGD(groups, lr=settings.theta, momentum=0.9, nesterov=nesterov, weight_decay=decay)
 
 
 def schedule_factor(settings: OptimiserSettings, step: int) -> float:
