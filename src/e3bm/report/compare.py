@@ -46,7 +46,7 @@ POOLED = (
 )
 WHOLE = ("none", ALONE, "alpha generated, v generated")
 STUDY = "study"  # runs that tried settings out: not systems of their own, except those that were tested like all others
-TESTED_STUDIES = ("study/cross-fitted-1shot", "study/cross-fitted-5shot")
+TESTED_STUDIES = tuple(f"study/{name}-{shots}shot" for name in ("cross-fitted", "equivariant") for shots in (1, 5))
 
 
 @dataclass(frozen=True)
