@@ -66,7 +66,7 @@ def test_of_a_strip_only_the_middle_is_used():
 @pytest.mark.parametrize(
     ("photo", "sentence"),
     [
-        (b"GIF89a but no more", "damaged|not an image"),
+        (b"GIF89a but no more", "damaged|not a picture"),
         (b"", "the file is empty"),
         (b"plain text", r"not a picture in a format that can be read \(it begins with 'plain te'\)$"),
         (b"\x00\x01\xfe junk", "not a picture in a format that can be read$"),

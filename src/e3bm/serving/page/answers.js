@@ -27,6 +27,7 @@ export function showAnswer(answer, teach) {
   if (former) body.append(element("p", { class: "mark" }, "Answer from an earlier fit"));
   if (answer.taught) body.append(element("p", { class: "taught" }, `You said: ${answer.taught}`));
   else if (answer.learning) body.append(element("p", { class: "taught" }, `Learning: ${answer.learning} …`));
+  if (answer.problem) body.append(element("p", { class: "error", role: "alert" }, answer.problem));
   body.append(element("ul", { class: "bars" }, ...bars));
   if (!now.workspace.unchangeable && !answer.taught && !answer.learning) body.append(correction(answer, teach));
   const open = answer.card.querySelector("details")?.open ?? answer.alone;
@@ -75,7 +76,7 @@ function mattered(influences, label, open) {
     const description = `${which} speaks ${side} ${label}`;
     return element(
       "figure", { class: side, title: description },
-      pictureOf(photo, description, side === "for" ? "+" : "−"), element("figcaption", {}, which),
+      pictureOf(photo, description, side === "for" ? "+" : "−"), element("figcaption", {}, ...breakable(which)),
     );
   });
   return element(

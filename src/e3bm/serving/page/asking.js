@@ -11,7 +11,7 @@ import { classNamed, now, portions } from "./state.js";
 
 const MOST_COUNTED = 8; // classes, in the line above the answers
 const AT_ONCE = 8; // photos in a request, so that answers appear while others are looked at
-let answers = []; // { file, url, prediction, version, learning, taught, card }, the newest batch first
+let answers = []; // { file, url, prediction, version, learning, problem, taught, card }, the newest batch first
 let stopped = false;
 let learn = null; // fits again and brings the page up to date
 
@@ -105,7 +105,7 @@ async function askPortion(some, together, problems, show) {
 
 // "No, it is …", or "right": the photo joins a class, a new fit is made, and all answers are those of it.
 async function teach(answer, name) {
-  answer.learning = name; // said at once: on a busy machine the fit takes a while
+  Object.assign(answer, { learning: name, problem: null }); // said at once: on a busy machine the fit takes a while
   showAnswer(answer, teach);
   showNext();
   const learned = await told(byId("ask-error"), async () => {
@@ -115,7 +115,7 @@ async function teach(answer, name) {
     await learn();
     return true;
   });
-  answer.learning = null;
+  Object.assign(answer, { learning: null, problem: learned ? null : byId("ask-error").textContent });
   showAnswer(answer, teach);
   showNext();
   if (learned) await askAgain(); // which would take an error away
