@@ -273,6 +273,18 @@ def test_forty_photos_are_answered_marked_corrected_and_saved(opened, glyph_png,
     page.get_by_role("button", name="Ask again about 40 photos").click()
     expect(page.locator("#answers .mark")).to_have_count(0)
 
+    # What cannot be learned is said beside the answer, which waits for another try.
+    held = []
+    page.route("**/classes/*/photos", held.append)
+    first = page.locator("#answers > li").first
+    first.get_by_role("button", name="learn it").click()
+    expect(first.get_by_text("Learning: ")).to_be_visible()
+    expect(first.get_by_role("button", name="learn it")).to_have_count(0)
+    held.pop().abort()
+    expect(first.get_by_role("alert")).to_have_text("The server does not answer; is it still running?")
+    expect(first.get_by_role("button", name="learn it")).to_be_visible()
+    page.unroute("**/classes/*/photos")
+
     # "No, it is a new class": the photo joins it, and all answers know it.
     infinity = page.locator("#answers > li").nth(3)
     infinity.get_by_label("No, it is …").select_option("a new class …")
