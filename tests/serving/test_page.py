@@ -280,6 +280,8 @@ def test_forty_photos_are_answered_marked_corrected_and_saved(opened, glyph_png,
     first.get_by_role("button", name="learn it").click()
     expect(first.get_by_text("Learning: ")).to_be_visible()
     expect(first.get_by_role("button", name="learn it")).to_have_count(0)
+    while not held:
+        page.wait_for_timeout(20)
     held.pop().abort()
     expect(first.get_by_role("alert")).to_have_text("The server does not answer; is it still running?")
     expect(first.get_by_role("button", name="learn it")).to_be_visible()
