@@ -31,7 +31,8 @@ def evaluate_photos(
         for label, photos in labelled.by_class.items()
         for photo, other in zip(photos, numbered_names(label, len(photos)), strict=True)
     ]
-    check_labels(fitted.classes, [label for _, label, _ in listed], noun)  # before any photo is read
+    if listed:
+        check_labels(fitted.classes, [label for _, label, _ in listed], noun)  # before any photo is read
     photos, names = [photo for photo, _, _ in listed], [name for _, _, name in listed]
     read = read_features(photos, names, extractor, skip_unreadable=skip_unreadable, progress=progress)
     used = [listed[place] for place in read.places]
