@@ -275,7 +275,11 @@ def test_forty_photos_are_answered_marked_corrected_and_saved(opened, glyph_png,
 
     # What cannot be learned is said beside the answer, which waits for another try.
     held = []
-    page.route("**/classes/*/photos", held.append)
+
+    def hold(route) -> None:
+        held.append(route)
+
+    page.route("**/classes/*/photos", hold)
     first = page.locator("#answers > li").first
     first.get_by_role("button", name="learn it").click()
     expect(first.get_by_text("Learning: ")).to_be_visible()
