@@ -159,6 +159,10 @@ def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_
     assert "one by one" in sentence(capsys, "predict", model, asked, "--transductive", "--coverage", "0.9")
     told = sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "90")
     assert "between 0 and 1, found 90; write 0.9 for 90 %." in told
+    told = sentence(capsys, "predict", model, asked / "none.png", "--recall", "95")  # before any photo is read
+    assert told == "e3bm: The recall of known examples lies between 0.5 and 1, found 95; write 0.95 for 95 %."
+    told = sentence(capsys, "predict", tmp_path / "my model.e3bm", asked)
+    assert f"`e3bm fit PHOTOS --out '{tmp_path}/my model.e3bm'` makes one." in told
     (tmp_path / "zero").mkdir()
     (tmp_path / "zero" / "a.jpg").touch()
     told = said(capsys, ["predict", model, tmp_path / "zero"], code=2).err

@@ -47,7 +47,7 @@ def test_a_continued_run_counts_its_own_steps_for_the_time_left(clock, capsys):
     progress.advance(90)
     told = capsys.readouterr().err
     assert "continuing after 80 of 100" in told
-    assert "90/100 , 10 s left" in told
+    assert "90/100, 10 s left" in told
 
 
 def test_a_bar_has_numbers_and_the_time_left():

@@ -195,7 +195,7 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     folder = write_folder(tmp_path / "photos")
     for name in ("grass", "sky"):
         (folder / name / "bad.png").write_bytes((folder / name / "0.png").read_bytes()[:100])
-    named = r"grass.bad.png cannot be used: it is damaged .*sky.bad.png cannot be used: .*\. "
+    named = r"grass.bad.png cannot be used: it is damaged: .*sky.bad.png cannot be used: .*\. "
     advice = (
         r"Remove or replace these 2 photos, or continue without: --skip-unreadable \(skip_unreadable=True in Python\)"
     )

@@ -143,6 +143,12 @@ def test_notebooks_show_a_classifier():
     assert "left-out accuracy" in shown
 
 
+def test_a_classifier_is_printed_as_what_it_knows():
+    assert repr(unfitted()).endswith(", not fitted>")
+    examples = support(3)
+    assert repr(unfitted().fit(examples)).endswith(f": {len(examples)} classes, {3 * len(examples)} photos>")
+
+
 def test_nothing_is_expected_where_a_class_has_one_example():
     shots = support(4)
     name = next(iter(shots))

@@ -148,7 +148,7 @@ def test_empty_classes_wait_until_they_have_photos(visitor) -> None:
 @pytest.mark.parametrize(
     ("ask", "status", "words"),
     [
-        (lambda visitor: visitor.post("/fit"), 422, "two or more classes"),
+        (lambda visitor: visitor.post("/fit", params={"wait": 0}), 422, "two or more classes"),
         (lambda visitor: visitor.photos("/predict", b"x"), 409, "fit it first"),
         (lambda visitor: visitor.get("/model"), 409, "fit it first"),
         (lambda visitor: visitor.photos("/classes/999/photos", b"x"), 404, "999"),

@@ -8,6 +8,8 @@ from itertools import groupby
 EXAMPLES = {
     "fit": "fit photos/ --out birds.e3bm",
     "predict": "predict birds.e3bm new_photos/",
+    "evaluate": "evaluate birds.e3bm labelled_photos/",
+    "correct": "correct birds.e3bm photo.jpg magpie",
     "suggest": "suggest birds.e3bm unlabelled/",
     "export": "export birds.e3bm --onnx birds.onnx",
     "pretrain": "pretrain --run runs/backbone",

@@ -260,13 +260,13 @@ class LineProgress:
             self.shown = time.monotonic()
             speed = (done - self.first) / (self.shown - self.started)
             left = f", {(self.total - done) / speed:.0f} s left" if speed else ""
-            self.say(f"{self.title}: {done}/{self.total} {_words(self.numbers)}{left}")
+            self.say(f"{self.title}: {done}/{self.total}{_words(self.numbers, ' ')}{left}")
 
     def end(self) -> None:
         if self.title:
             seconds = time.monotonic() - self.started
-            amount = f"{self.done}/{self.total} {_words(self.numbers)} " if self.total else "done "
-            self.say(f"{self.title}: {amount}in {seconds:.0f} s")
+            amount = f"{self.done}/{self.total}{_words(self.numbers, ' ')}" if self.total else "done"
+            self.say(f"{self.title}: {amount} in {seconds:.0f} s")
             self.title = ""
 
     def say(self, sentence: str) -> None:
@@ -274,8 +274,10 @@ class LineProgress:
             show(sentence, file=sys.stderr, flush=True)
 
 
-def _words(numbers: dict[str, float]) -> str:
-    return " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
+def _words(numbers: dict[str, float], before: str = "") -> str:
+    """Numbers with their names; ``before`` comes first where there are any."""
+    words = " ".join(f"{name.replace('_per_second', '/s')} {value:.4g}" for name, value in numbers.items())
+    return f"{before}{words}" if words else ""
 
 
 def show_best(folder: "RunFolder", run: Path, as_json: bool, what: str, follow_up: str) -> None:

@@ -315,6 +315,13 @@ class FewShotClassifier:
         """What should be known about the photos that it was fitted on."""
         return self.fitted.notes
 
+    def __repr__(self) -> str:
+        name = f"{type(self).__name__} with {self.extractor.origin.name}"
+        if self._fitted is None:
+            return f"<{name}, not fitted>"
+        counts = self.counts
+        return f"<{name}: {len(counts)} classes, {sum(counts.values())} {self._noun()}s>"
+
     def _repr_html_(self) -> str:
         from e3bm.fewshot.learning.notebook import classifier_html
 

@@ -42,8 +42,7 @@ class FitOptions:
     """Whether the support set is left out example by example for temperature, threshold and doubtful labels."""
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.recall < 1:
-            raise SettingsError(f"The recall of known examples must be between 0.5 and 1, found {self.recall}.")
+        check_recall(self.recall)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +272,13 @@ def fit_head(
         options=options,
         counts=tuple(int(count) for count in counts),
     )
+
+
+def check_recall(recall: float) -> None:
+    """Refuse a share of known examples that no threshold can be set for."""
+    if not 0.5 <= recall < 1:
+        hint = f"; write {recall / 100:g} for {recall:g} %" if 50 <= recall < 100 else ""
+        raise SettingsError(f"The recall of known examples lies between 0.5 and 1, found {recall:g}{hint}.")
 
 
 def check_coverage(coverage: float) -> None:

@@ -7,6 +7,7 @@ reading a file of unknown origin runs nothing, and takes memory in proportion to
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
@@ -230,7 +231,9 @@ def _content(path: Path) -> bytes:
             raise CheckpointError(f"{path} is a folder; expected a model file that `e3bm fit` wrote.")
         return path.read_bytes()
     except FileNotFoundError:
-        raise CheckpointError(f"There is no model file {path}; `e3bm fit PHOTOS --out {path}` makes one.") from None
+        raise CheckpointError(
+            f"There is no model file {path}; `e3bm fit PHOTOS --out {shlex.quote(str(path))}` makes one."
+        ) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
 

@@ -12,7 +12,7 @@ from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, phot
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.learning.label_files import check_not_missing, is_label_file, read_label_file
-from e3bm.fewshot.support_set import Shots, check_class_name, numbered_names
+from e3bm.fewshot.support_set import Shots, check_class_name, check_number_of_classes, numbered_names
 from e3bm.progress import Progress, Silent, stage
 
 Source = str | Path | Mapping[str, Photo | Iterable[Photo]] | Iterable[Photo]
@@ -76,9 +76,7 @@ def check_source(source: Source) -> None:
     """Refuse a folder or archive of which no classifier can be made; quick, since no photo is decoded."""
     with open_photos(source, None) as photos:
         check_classes(photos.by_class)
-        if len(photos.by_class) < 2:
-            found = ", ".join(f"only '{name}'" for name in photos.by_class) or "none"
-            raise DataError(f"A classifier needs photos of two or more classes; found {found}.")
+        check_number_of_classes(photos.by_class)
 
 
 def read_shots(

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,9 +50,7 @@ class SupportSet:
         for name, some in shots.items():
             if not len(some):
                 raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
-        if len(shots) < 2:
-            found = f"only '{next(iter(shots))}'" if shots else "none"
-            raise DataError(f"A classifier needs photos of two or more classes; found {found}.")
+        check_number_of_classes(shots)
         support = cls({name: shots[name] for name in sorted(shots)})
         support._refuse_shared_photos()
         return support
@@ -132,6 +130,13 @@ def check_class_name(name: str) -> None:
         raise DataError(f"The class name {name!r} has line breaks or control characters; rename it.")
     if len(name) > LONGEST_NAME:
         raise DataError(f"The class name '{name[:40]}...' has {len(name)} characters; {LONGEST_NAME} at most.")
+
+
+def check_number_of_classes(names: Collection[str]) -> None:
+    """Refuse fewer than two classes."""
+    if len(names) < 2:
+        found = "".join(f"only '{name}'" for name in names) or "none"
+        raise DataError(f"A classifier needs photos of two or more classes; found {found}.")
 
 
 def numbered_names(name: str, count: int) -> tuple[str, ...]:

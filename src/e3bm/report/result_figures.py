@@ -215,10 +215,8 @@ def threshold_drawing(
         axes.set(xlabel="threshold of the known score", ylabel=f"{noun}s (%)", ylim=(0, 104))
         return handles
 
-    caption = (
-        f"How many {noun}s of the classes every threshold of `unknown` would keep, and how many {noun}s of other "
-        "classes it would catch."
-    )
+    others = f", and how many {noun}s of other classes it would catch" if len(caught) else ""
+    caption = f"How many {noun}s of the classes every threshold of “unknown” would keep{others}."
     return draw("thresholds", caption, paint, height=HEIGHT)
 
 

@@ -83,6 +83,8 @@ class ModelState(Record):
     """v_m of every epoch."""
     left_out_accuracy: float | None
     """Share of photos that a fit without them predicts right; null with one photo a class."""
+    expected_accuracy: float | None
+    """The share of new photos that it should predict right; null where a class has one photo only."""
     doubts: tuple[Doubt, ...]
     fresh: bool
     """False when photos were added, moved or renamed since."""

@@ -51,6 +51,7 @@ def _fit_state(fit: Fit, *, fresh: bool) -> ModelState:
         rates=tuple(model.rates.tolist()),
         votes=tuple(model.votes.tolist()),
         left_out_accuracy=model.left_out_accuracy,
+        expected_accuracy=model.expected_accuracy,
         doubts=_doubts(fit),
         fresh=fresh,
         version=fit.version,

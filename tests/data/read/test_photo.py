@@ -66,10 +66,10 @@ def test_of_a_strip_only_the_middle_is_used():
 @pytest.mark.parametrize(
     ("photo", "sentence"),
     [
-        (b"GIF89a but no more", "damaged|not an image"),
+        (b"GIF89a but no more", "damaged|not a picture"),
         (b"", "the file is empty"),
-        (b"plain text", r"not an image that Pillow knows \(it begins with 'plain te'\)$"),
-        (b"\x00\x01\xfe junk", "not an image that Pillow knows$"),
+        (b"plain text", r"not a picture in a format that can be read \(it begins with 'plain te'\)$"),
+        (b"\x00\x01\xfe junk", "not a picture in a format that can be read$"),
         (np.zeros((20, 30, 3)), "array of float64; expected uint8"),
         (np.zeros((3, 20, 30), dtype=np.uint8), r"shape \(3, 20, 30\); expected \[height, width, 3\]"),
         (np.zeros((0, 30, 3), dtype=np.uint8), "30 x 0"),

@@ -141,7 +141,10 @@ def test_other_things_are_refused(tmp_path):
     refused(one / "sky" / "0.png", "is a single file")
     loose = write_folder(tmp_path / "loose", 1)
     shutil.copy(loose / "sky" / "0.png", loose / "x.png")
-    refused(loose, "'x.png' in .* is not in a class folder")
+    refused(loose, "'x.png' in .* is not in a class folder; move it into one or remove it")
+    for name in ("y.png", "z.png"):
+        shutil.copy(loose / "x.png", loose / name)
+    refused(loose, r"3 photos in .* are not in a class folder \('x.png', 'y.png', \.\.\.\); move them into one")
     parts = tmp_path / "parts"
     write_folder(parts / "train", 1)
     write_folder(parts / "test", 1)

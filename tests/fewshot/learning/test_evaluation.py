@@ -114,6 +114,8 @@ def test_photos_of_the_fit_are_pointed_out(model):
 def test_only_strangers_is_a_sentence(model):
     with pytest.raises(DataError, match="No photo belongs to a class that the model knows"):
         model.evaluate({"sand": pictures("sand", 2)})
+    with pytest.raises(DataError, match="Labels must be written as in the model"):
+        model.evaluate({"sand": [b"no photo"]})  # said before any photo is read
     with pytest.raises(DataError, match="No photo was given"):
         model.evaluate([], [])
 

@@ -21,9 +21,9 @@ class Options:
     photo: Annotated[Path, tyro.conf.Positional]
     """A photo whose answer was wrong, or that has no label yet."""
     label: Annotated[str, tyro.conf.Positional]
-    """What it shows: a class of the model or, with --new-class, another."""
+    """The class that it shows (one of the model or, with --new-class, another)."""
     new_class: bool = False
-    """Whether the label may be a class that the model does not have yet."""
+    """Make a new class of the label, if the model has no such class yet."""
     out: Path | None = None
     """Another model file to write; unset: the model itself is replaced."""
     force: bool = False
@@ -52,7 +52,9 @@ def run(words: Sequence[str]) -> int:
         print_json({"model": str(out), "before": before.as_json(), "after": after.as_json(), "classes": model.counts})
         return 0
     show(f"before: {before.label}, {100 * before.confidence:.1f} %{' (unknown)' if before.unknown else ''}")
-    show(f"now:    {after.label}, {100 * after.confidence:.1f} % ('{options.label}' has {model.counts[options.label]})")
+    count = model.counts[options.label]
+    photos = "1 photo" if count == 1 else f"{count} photos"
+    show(f"now:    {after.label}, {100 * after.confidence:.1f} % ('{options.label}' has {photos} now)")
     for one in model.suspicions:
         show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
     former = "" if backup is None else f" (as it was before: {shlex.quote(str(backup))})"

@@ -19,7 +19,7 @@ class Options:
     """A model file made by `e3bm fit`."""
     photos: Annotated[Path, tyro.conf.Positional]
     """A folder (or zip or tar file) with a subfolder for each class, a CSV file with path and label, or Label Studio's
-    JSON. Photos of classes that the model does not know are counted separately: they should be called unknown."""
+    JSON (photos of classes that the model does not know are counted separately: they should be called unknown)."""
     out: Path = Path("evaluation.html")
     """The page to write; the numbers go next to it as JSON."""
     skip_unreadable: bool = False

@@ -59,8 +59,9 @@ def run(words: Sequence[str]) -> int:
         return 0
     show(f"saved {made.path} ({made.size / MEGABYTE:.1f} MB)")
     for (name, shape), pipeline in zip(made.inputs.items(), model.extractor.pipelines(), strict=True):
+        before = ", ".join(step for step in str(pipeline).split(", ") if not step.startswith("normalise"))
         show(f"  takes '{name}': uint8 [batch, {', '.join(map(str, shape))}], which it normalises itself")
-        show(f"  after: {pipeline}")
+        show(f"  made from a photo by: {before}")
     show(f"  gives {', '.join(OUTPUTS)}; classes and preprocessing are in the metadata")
     show(f"  onnxruntime agrees with Python's prediction to {made.difference:.1g}")
     return 0

@@ -21,7 +21,8 @@ class Options:
     """Which photos, and where the model goes."""
 
     photos: Annotated[Path, tyro.conf.Positional]
-    """A folder (or zip or tar file) with a subfolder for each class."""
+    """A folder (or zip or tar file) with a subfolder for each class, a CSV file with path and label, or Label Studio's
+    JSON."""
     out: Path
     """The model file to write, such as birds.e3bm."""
     backbone: str | None = None

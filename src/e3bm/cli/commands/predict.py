@@ -59,10 +59,12 @@ def run(words: Sequence[str]) -> int:
     import numpy as np
 
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-    from e3bm.fewshot.fitted_head import check_coverage
+    from e3bm.fewshot.fitted_head import check_coverage, check_recall
 
     if options.coverage is not None:
         check_coverage(options.coverage)
+    if options.recall is not None:
+        check_recall(options.recall)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     paths = list(photo_paths(options.paths))
     if not paths:

@@ -155,9 +155,14 @@ def _shared_place(tree: FileTree, images: list[str]) -> Place:
     shared = 0
     while shared < min(len(first), len(last)) and first[shared] == last[shared]:
         shared += 1
-    for name in images:
-        if name.count("/") == shared:
-            raise DataError(f"'{name}' in {tree.where} is not in a class folder; move it into one or remove it.")
+    loose = [name for name in images if name.count("/") == shared]
+    if len(loose) == 1:
+        raise DataError(f"'{loose[0]}' in {tree.where} is not in a class folder; move it into one or remove it.")
+    if loose:
+        raise DataError(
+            f"{len(loose)} photos in {tree.where} are not in a class folder ('{loose[0]}', '{loose[1]}'"
+            f"{', ...' if len(loose) > 2 else ''}); move them into one or remove them."
+        )
     return first[:shared]
 
 

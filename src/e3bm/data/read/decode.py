@@ -190,7 +190,7 @@ def _unknown_format(content: bytes) -> DataError:
         return DataError(HEIF_ADVICE)
     if not content:
         return DataError("the file is empty")
-    return DataError(f"it is not an image that Pillow knows{beginning(content)}")
+    return DataError(f"it is not a picture in a format that can be read{beginning(content)}")
 
 
 def beginning(content: bytes) -> str:
@@ -215,7 +215,7 @@ def _decoding_errors() -> Iterator[None]:
     except MemoryError as error:
         raise DataError("it asks for more memory than there is") from error
     except DECODING_ERRORS as error:
-        raise DataError(f"it is damaged ({str(error).rstrip('.') or type(error).__name__})") from error
+        raise DataError(f"it is damaged: {str(error).rstrip('.') or type(error).__name__}") from error
 
 
 def _opened(content: bytes) -> Image.Image:

@@ -6,7 +6,7 @@ from e3bm.data.read.decode import small_jpeg
 from e3bm.data.read.photos import Photo, photo_name, photo_pixels
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
-from e3bm.fewshot.learning.evaluation import Evaluation, evaluate
+from e3bm.fewshot.learning.evaluation import Evaluation, check_labels, evaluate
 from e3bm.fewshot.learning.evaluation_page import MOST_SHOWN
 from e3bm.fewshot.read_photos import LabelledPhotos, read_features
 from e3bm.fewshot.support_set import numbered_names
@@ -31,6 +31,8 @@ def evaluate_photos(
         for label, photos in labelled.by_class.items()
         for photo, other in zip(photos, numbered_names(label, len(photos)), strict=True)
     ]
+    if listed:
+        check_labels(fitted.classes, [label for _, label, _ in listed], noun)  # before any photo is read
     photos, names = [photo for photo, _, _ in listed], [name for _, _, name in listed]
     read = read_features(photos, names, extractor, skip_unreadable=skip_unreadable, progress=progress)
     used = [listed[place] for place in read.places]

@@ -293,6 +293,18 @@ class Evaluation:
 MOST_INFLUENCES = 3
 
 
+def check_labels(classes: Sequence[str], labels: Sequence[str], noun: str) -> None:
+    """Refuse labels of which none is a class of the model; quick, since no example is needed for that."""
+    if not len(labels):
+        raise DataError(f"There is nothing to evaluate on; give {noun}s with their labels.")
+    if not set(labels) & set(classes):
+        there = ", ".join(sorted(set(labels))[:5])
+        raise DataError(
+            f"No {noun} belongs to a class that the model knows ({', '.join(classes[:5])}); found {there}. "
+            "Labels must be written as in the model."
+        )
+
+
 def evaluate(
     fitted: FittedModel,
     features: Float[np.ndarray, "N D"],
@@ -304,16 +316,12 @@ def evaluate(
     noun: str = "example",
 ) -> Evaluation:
     """Predict features whose labels are known and compare; ``noun`` is what one of the examples is called."""
-    if not len(labels):
-        raise DataError(f"There is nothing to evaluate on; give {noun}s with their labels.")
+    check_labels(fitted.classes, labels, noun)
     rows = feature_table(features, fitted.head.ensemble.feature_size)
     found, classes = fitted.head.predict(rows), fitted.classes
     places = {name: place for place, name in enumerate(classes)}
     truth = np.array([places.get(label, -1) for label in labels])
     known = truth >= 0
-    if not known.any():
-        there = ", ".join(sorted(set(labels))[:5])
-        raise DataError(f"No {noun} belongs to a class that the model knows ({', '.join(classes[:5])}); found {there}.")
     wrong = np.flatnonzero((found.labels != truth) & (known | ~found.unknown))
     confidence = found.probabilities.max(1)
     mistakes = [

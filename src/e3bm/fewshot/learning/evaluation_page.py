@@ -274,18 +274,19 @@ def reliability_points(bins: Sequence[ReliabilityBin]) -> list[ReliabilityPoint]
 
 
 def _thresholds(found: Evaluation) -> str:
+    noun, strangers = found.noun, bool(found.caught.of)
     rows = tuple(
         (
             Cell(f"{one.recall:g}{' (in use)' if one.in_use else ''}", strong=one.in_use),
             Cell(f"{one.threshold:.2f}", number=True),
             Cell(percent(one.kept), number=True),
-            Cell(percent(one.caught) if one.caught.of else f"no such {found.noun}s", number=True),
+            *([Cell(percent(one.caught), number=True)] if strangers else []),
             Cell(percent(one.right), number=True),
         )
         for one in found.thresholds
     )
-    noun = found.noun
-    names = ("recall", "threshold", f"known {noun}s kept", f"{noun}s of other classes caught", "right among those kept")
+    caught_name = [f"{noun}s of other classes caught"] if strangers else []
+    names = ("recall", "threshold", f"known {noun}s kept", *caught_name, "right among those kept")
     scores, known = found.known_scores, found.truth >= 0
     places = np.unique(np.concatenate([scores, [found.threshold]]))
     kept = [float((scores[known] >= place).mean()) for place in places] if known.any() else []
@@ -293,15 +294,16 @@ def _thresholds(found: Evaluation) -> str:
     drawing = threshold_drawing(places.tolist(), kept, caught, found.threshold, noun)
     hint = (
         ""
-        if found.caught.of
+        if strangers
         else f"<p class='missing'>All {noun}s are of classes that the model knows, so these {noun}s cannot show how "
         f"many others it would catch: add {noun}s of something else.</p>"
     )
     hint += (
         "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the "
-        f"{noun}s of its classes should be kept. This is what each setting kept and caught here.</p>"
+        f"{noun}s of its classes should be kept. This is what each setting kept{' and caught' if strangers else ''} "
+        "here.</p>"
     )
-    return f"{hint}<div class='figures'>{figure_html(drawing)}<div>{Table(names, rows).html()}</div></div>"
+    return f"{hint}<div class='figures'>{figure_html(drawing)}</div>{Table(names, rows).html()}"
 
 
 def _coverages(found: Evaluation) -> str:

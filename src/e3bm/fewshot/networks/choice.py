@@ -66,7 +66,7 @@ def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> Fe
         return weights_file_extractor(place, pipeline)
     raise SettingsError(
         f"There is no run folder or weights file {place}; for a model from the Hugging Face hub write {HUB}{name}, "
-        f"and leave the backbone out for {LITE0.name} (others by name: lite2, lite0+lite2, lite2-int8)."
+        f"and leave the backbone out for {LITE0.name} (others by name: lite2, lite0+lite2, lite0-int8, lite2-int8)."
     )
 
 

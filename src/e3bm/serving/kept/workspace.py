@@ -20,7 +20,7 @@ from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.shipped import prior_digest
-from e3bm.fewshot.support_set import check_class_name
+from e3bm.fewshot.support_set import check_class_name, check_number_of_classes
 from e3bm.serving.errors import RequestError
 from e3bm.serving.gate.forms import Upload
 from e3bm.serving.settings import ServeSettings
@@ -274,6 +274,7 @@ class Workspace:
         before.check_changeable()
         # The order that a support set has: classes by name.
         filled = sorted((one for one in before.classes if one.photos), key=lambda one: one.name)
+        check_number_of_classes([one.name for one in filled])  # said at once, before a process is started for it
         features = {one.name: np.stack([photo.features for photo in one.photos]) for one in filled}
         photos = tuple((photo.number, one.name) for one in filled for photo in one.photos)
         return FitPlan(before, features, photos, before.unfitted.options, before.unfitted.prior_path)

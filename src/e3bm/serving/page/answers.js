@@ -1,6 +1,6 @@
 // What the classifier says of a photo: probabilities as bars, "none of these", and the photos that mattered.
 
-import { button, classChoice, element, percent } from "./elements.js";
+import { breakable, button, classChoice, element, percent } from "./elements.js";
 import { enlarge, picture, pictureOf } from "./pictures.js";
 import { now, photoWords } from "./state.js";
 
@@ -26,8 +26,10 @@ export function showAnswer(answer, teach) {
   const body = element("div", {}, verdict(prediction), element("p", { class: "file" }, file.name));
   if (former) body.append(element("p", { class: "mark" }, "Answer from an earlier fit"));
   if (answer.taught) body.append(element("p", { class: "taught" }, `You said: ${answer.taught}`));
+  else if (answer.learning) body.append(element("p", { class: "taught" }, `Learning: ${answer.learning} …`));
+  if (answer.problem) body.append(element("p", { class: "error", role: "alert" }, answer.problem));
   body.append(element("ul", { class: "bars" }, ...bars));
-  if (!now.workspace.unchangeable && !answer.taught) body.append(correction(answer, teach));
+  if (!now.workspace.unchangeable && !answer.taught && !answer.learning) body.append(correction(answer, teach));
   const open = answer.card.querySelector("details")?.open ?? answer.alone;
   answer.card.replaceChildren(look, body);
   if (prediction.influences.length) answer.card.append(mattered(prediction.influences, prediction.label, open));
@@ -53,7 +55,7 @@ function correction(answer, teach) {
 function verdict(prediction) {
   const parts = prediction.unknown
     ? [element("span", { class: "unknown" }, "None of these"), `nearest: ${prediction.label}`]
-    : [element("strong", {}, prediction.label)];
+    : [element("strong", {}, ...breakable(prediction.label))];
   const doubt = prediction.disagreement < 0.1 ? "the epochs agree" : `the epochs disagree (${prediction.disagreement.toFixed(2)})`;
   return element("p", { class: "verdict" }, ...parts, element("span", { class: "hint research-only" }, doubt));
 }
@@ -62,7 +64,7 @@ function bar(name, share) {
   const fill = element("div", { class: "fill" });
   fill.style.width = `${100 * share}%`;
   return element(
-    "li", {}, element("span", { class: "name" }, name),
+    "li", {}, element("span", { class: "name" }, ...breakable(name)),
     element("div", { class: "track", "aria-hidden": "true" }, fill), element("span", { class: "percent" }, percent(share)),
   );
 }
@@ -74,7 +76,7 @@ function mattered(influences, label, open) {
     const description = `${which} speaks ${side} ${label}`;
     return element(
       "figure", { class: side, title: description },
-      pictureOf(photo, description, side === "for" ? "+" : "−"), element("figcaption", {}, which),
+      pictureOf(photo, description, side === "for" ? "+" : "−"), element("figcaption", {}, ...breakable(which)),
     );
   });
   return element(

@@ -27,7 +27,7 @@ async function refresh() {
   byId("together-switch").hidden = byId("together-hint").hidden = !workspace.together;
   byId("inside").hidden = !model;
   byId("kept").textContent = pictures
-    ? "The server keeps numbers computed from labelled photos (features) and a small picture of each; its manual says what happens to them when it stops."
+    ? "The server keeps numbers computed from labelled photos (features) and a small picture of each until you forget them or it is stopped (its options --keep and --pictures change that)."
     : "The server keeps numbers computed from labelled photos (features); the small pictures on this page live in this browser tab only.";
   if (model) showEpochs(byId("charts"), byId("epochs"), model.rates, model.votes);
   if (model?.version !== before?.model?.version || classes.length !== before?.classes.length) bringAnswersUpToDate();

@@ -2,15 +2,16 @@
 
 import { showAnswer, spoken } from "./answers.js";
 import { addPhoto } from "./classes.js";
-import { dropPlace, sortedOut, unreadable } from "./dropping.js";
-import { button, byId, classChoice, counted, element, say, told } from "./elements.js";
+import { dropPlace, pathOf, sortedOut, unreadable } from "./dropping.js";
+import { button, byId, classChoice, counted, element, listed, say, told } from "./elements.js";
 import { worthLabelling } from "./next.js";
 import { enlarge, picture, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
 import { classNamed, now, portions } from "./state.js";
 
+const MOST_COUNTED = 8; // classes, in the line above the answers
 const AT_ONCE = 8; // photos in a request, so that answers appear while others are looked at
-let answers = []; // { file, url, prediction, version, taught, card }, the newest batch first
+let answers = []; // { file, url, prediction, version, learning, problem, taught, card }, the newest batch first
 let stopped = false;
 let learn = null; // fits again and brings the page up to date
 
@@ -104,13 +105,20 @@ async function askPortion(some, together, problems, show) {
 
 // "No, it is …", or "right": the photo joins a class, a new fit is made, and all answers are those of it.
 async function teach(answer, name) {
-  await told(byId("ask-error"), async () => {
+  Object.assign(answer, { learning: name, problem: null }); // said at once: on a busy machine the fit takes a while
+  showAnswer(answer, teach);
+  showNext();
+  const learned = await told(byId("ask-error"), async () => {
     const target = classNamed(name) ?? (await ask("POST", "classes", { name }));
     await addPhoto(target.id, answer.file);
     answer.taught = name;
     await learn();
+    return true;
   });
-  await askAgain();
+  Object.assign(answer, { learning: null, problem: learned ? null : byId("ask-error").textContent });
+  showAnswer(answer, teach);
+  showNext();
+  if (learned) await askAgain(); // which would take an error away
 }
 
 function isFormer(one) {
@@ -122,6 +130,7 @@ function showProgress(done, total) {
   byId("ask-progress").max = total || 1;
   byId("ask-progress").value = done;
   byId("asking-words").textContent = total > 1 ? `Classified ${done} of ${total} photos …` : "Classifying …";
+  showAskAgain();
 }
 
 // What stands around the answers: how many there are of what, what can be done with them, what to label next.
@@ -132,12 +141,17 @@ function showAround() {
     const name = prediction.unknown ? "none of these" : prediction.label;
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
-  const parts = [...counts].sort((one, other) => other[1] - one[1]).map(([name, count]) => `${count} ${name}`);
-  byId("answers-count").textContent = `${counted(answers.length, "answer")}: ${parts.join(", ")}`;
-  const former = answers.filter(isFormer).length;
-  byId("ask-again").hidden = !former;
-  byId("ask-again").textContent = `Ask again about ${counted(former, "photo")}`;
+  // A number stays on the line of its name.
+  const parts = [...counts].sort((one, other) => other[1] - one[1]).map(([name, count]) => `${count}\u00a0${name}`);
+  byId("answers-count").replaceChildren(element("b", {}, counted(answers.length, "answer")), `: ${listed(parts, MOST_COUNTED)}`);
+  showAskAgain();
   showNext();
+}
+
+function showAskAgain() {
+  const former = answers.filter(isFormer).length;
+  byId("ask-again").hidden = !former || !byId("asking").hidden;
+  byId("ask-again").textContent = `Ask again about ${counted(former, "photo")}`;
 }
 
 function showNext() {
@@ -164,10 +178,10 @@ function showNext() {
 function saveCsv() {
   const classes = [...new Set(answers.flatMap(({ prediction }) => Object.keys(prediction.probabilities)))].sort();
   const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const head = ["photo", "label", "probability", "unknown", "disagreement", "corrected", ...classes.map((name) => `p(${name})`)];
+  const head = ["path", "label", "probability", "unknown", "unknown_score", "disagreement", "corrected", ...classes.map((name) => `p(${name})`)];
   const rows = answers.map(({ file, prediction, taught }) => [
-    file.name, prediction.label, prediction.probabilities[prediction.label].toFixed(6), prediction.unknown ? "yes" : "no",
-    prediction.disagreement.toFixed(6), taught ?? "", ...classes.map((name) => prediction.probabilities[name]?.toFixed(6) ?? ""),
+    pathOf(file), prediction.label, prediction.probabilities[prediction.label].toFixed(6), prediction.unknown ? "yes" : "no",
+    prediction.unknown_score.toFixed(6), prediction.disagreement.toFixed(6), taught ?? "", ...classes.map((name) => prediction.probabilities[name]?.toFixed(6) ?? ""),
   ]);
   const text = [head, ...rows].map((row) => row.map(cell).join(",")).join("\n");
   const url = URL.createObjectURL(new Blob([`${text}\n`], { type: "text/csv" }));

@@ -1,7 +1,7 @@
 // The classes and their photos; cards stay in place when the rest changes, so that the keyboard keeps its place.
 
 import { draggablePhoto, dropPlace, folderOf, pathOf, sortedOut, unreadable } from "./dropping.js";
-import { button, byId, classChoice, confirmed, counted, element, say, told, words } from "./elements.js";
+import { breakable, button, byId, classChoice, confirmed, counted, element, listed, say, told, words } from "./elements.js";
 import { enlargePhoto, fileNameOf, pictureOf, remember, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
 import { classNamed, now } from "./state.js";
@@ -86,7 +86,8 @@ function makeCard(id) {
 
 function fill(card, { name, photos }) {
   if (card.name !== name) {
-    card.name = card.title.textContent = name;
+    card.name = name;
+    card.title.replaceChildren(...breakable(name));
     card.rename.setAttribute("aria-label", `Rename class ${name}`);
     card.forget.setAttribute("aria-label", `Forget class ${name}`);
     card.choosers.forEach((input, place) => input.setAttribute("aria-label", `Add photos of ${name}${place ? " with the camera" : ""}`));
@@ -216,7 +217,7 @@ export async function addFolders(given, showWaiting) {
       folders.delete(name);
     }
   }
-  if (loose.length) problems.push(`Not used, because they are not in a sub-folder: ${loose.slice(0, 5).map((file) => file.name).join(", ")}${loose.length > 5 ? ` and ${loose.length - 5} more` : ""}.`);
+  if (loose.length) problems.push(`Not used (not in a sub-folder): ${listed(loose.map((file) => file.name))}.`);
   let done = 0;
   for (const [name, files] of folders) {
     done += 1;

@@ -1,12 +1,13 @@
 // Places where photos and folders are dropped or chosen.
 
-import { element } from "./elements.js";
+import { element, listed } from "./elements.js";
 
 const PHOTO = /\.(jpe?g|jfif|png|webp|gif|bmp|tiff?|heic|heif|hif|avif|jp2|ppm|tga|mpo)$/i;
 // Naming the types makes phones that store other formats convert to one of these.
 const TYPES = "image/jpeg,image/png,image/webp,image/gif,image/bmp,image/tiff,image/avif,image/heic,image/heif,.heic,.heif";
 const MOVED = "application/x-e3bm-photo";
 const paths = new WeakMap(); // where a file was in the folder that was dropped
+const nothing = new WeakMap(); // why what was found in a dropped folder is no file that can be read
 
 export function pathOf(file) {
   return paths.get(file) || file.webkitRelativePath || file.name;
@@ -14,19 +15,25 @@ export function pathOf(file) {
 
 // Photos of folders, and sentences about what else was in them; files that were given one by one are all taken.
 export function sortedOut(files) {
-  const photos = [], unused = [];
+  const photos = [], unused = new Map();
   const fromFolder = files.some((file) => pathOf(file).includes("/"));
   const byPath = (one, other) => pathOf(one).localeCompare(pathOf(other), undefined, { numeric: true });
   for (const file of fromFolder ? [...files].sort(byPath) : files) {
-    const path = pathOf(file), parts = path.split("/");
-    const hidden = parts.some((part) => part.startsWith(".") || part === "__MACOSX");
-    if (parts.length === 1) photos.push(file);
-    else if (hidden) unused.push(`${path} (hidden)`);
-    else if (!PHOTO.test(path)) unused.push(`${path} (no photo)`);
-    else photos.push(file);
+    const path = pathOf(file), reason = nothing.get(file) ?? (path.includes("/") ? whyNoPhoto(path) : null);
+    if (!reason) photos.push(file);
+    else unused.set(reason, [...(unused.get(reason) ?? []), path]);
   }
-  const shown = unused.slice(0, 5).join(", "), more = unused.length > 5 ? ` and ${unused.length - 5} more` : "";
-  return { photos, problems: unused.length ? [`Not used: ${shown}${more}.`] : [] };
+  return { photos, problems: [...unused].map(([reason, some]) => `Not used (${reason}): ${listed(some)}.`) };
+}
+
+// The words of `e3bm fit` for the same files; null for a photo.
+function whyNoPhoto(path) {
+  const parts = path.split("/");
+  if (parts.includes("__MACOSX")) return "left there by an operating system";
+  if (parts.some((part) => part.startsWith("."))) return "hidden";
+  if (PHOTO.test(path)) return null;
+  const suffix = /\.[^.]+$/.exec(parts.at(-1));
+  return suffix ? `unknown format ${suffix[0].toLowerCase()}` : "no file extension";
 }
 
 // The folder that a file is in: the name of its class; empty for a file on its own.
@@ -111,8 +118,7 @@ async function filesOf(dropped) {
 async function filesBelow(entry) {
   if (entry.isFile) {
     const file = await new Promise((resolve) => entry.file(resolve, () => resolve(null)));
-    if (file) paths.set(file, entry.fullPath.replace(/^\//, ""));
-    return file ? [file] : [];
+    return [file ? placed(file, entry) : standIn(entry, "this browser cannot read it")];
   }
   const reader = entry.createReader(), found = [];
   for (;;) { // a reader gives a hundred at a time
@@ -120,7 +126,20 @@ async function filesBelow(entry) {
     if (!some.length) break;
     found.push(...some);
   }
+  if (!found.length) return [standIn(entry, "an empty folder")];
   return (await Promise.all(found.map(filesBelow))).flat();
+}
+
+function placed(file, entry) {
+  paths.set(file, entry.fullPath.replace(/^\//, ""));
+  return file;
+}
+
+// What is no file has none, but is to be named.
+function standIn(entry, reason) {
+  const made = placed(new File([], entry.name), entry);
+  nothing.set(made, reason);
+  return made;
 }
 
 function chooser(words, label, options, take, kind = "") {

@@ -29,6 +29,17 @@ export function counted(number, noun, plural = `${noun}s`) {
   return `${number} ${number === 1 ? noun : plural}`;
 }
 
+// Names in a row; of very many only the first.
+export function listed(names, most = 50) {
+  const more = names.length > most ? ` and ${names.length - most} more` : "";
+  return `${names.slice(0, most).join(", ")}${more}`;
+}
+
+// The pieces of a name, which may be broken after its joints where it is too long for its place.
+export function breakable(name) {
+  return name.split(/(?<=[_./-])/).flatMap((part, place) => (place ? [element("wbr"), part] : [part]));
+}
+
 export function percent(share) {
   const value = 100 * share;
   return `${value >= 99.95 || value < 0.05 ? Math.round(value) : value.toFixed(1)} %`;

@@ -64,9 +64,14 @@ function fitState(classes, model, ready) {
   if (!ready) return "Add at least one photo to each of two or more classes.";
   if (!model) return `${counted(classes.length, "class", "classes")} ready.`;
   if (!model.fresh) return "The photos have changed since the last fit.";
-  const accuracy = model.left_out_accuracy === null
-    ? "" : ` When each photo is left out in turn, ${percent(model.left_out_accuracy)} are recognised.`;
-  return `Fitted to ${counted(model.classes.length, "class", "classes")}.${accuracy}`;
+  return `Fitted to ${counted(model.classes.length, "class", "classes")}.${accuracy(model)}`;
+}
+
+// A fit without a photo has one photo less of its class: what is expected of new photos is corrected for that.
+function accuracy({ left_out_accuracy: leftOut, expected_accuracy: expected }) {
+  if (leftOut === null) return "";
+  const measured = `When each photo is left out in turn, ${percent(leftOut)} are recognised`;
+  return expected === null ? ` ${measured}.` : ` ${measured}; of new photos, about ${Math.round(100 * expected)} % should be.`;
 }
 
 function showDoubts(model) {

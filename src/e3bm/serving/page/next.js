@@ -7,7 +7,7 @@ const SURE = 0.5; // between the best two classes; beyond it there is little to 
 
 // The least sure first; of photos that hesitate between the same two classes, only one, until it has an answer.
 export function worthLabelling(answers) {
-  const open = answers.filter((one) => !one.taught).map((answer) => ({ answer, ...doubt(answer.prediction) }));
+  const open = answers.filter((one) => !one.taught && !one.learning).map((answer) => ({ answer, ...doubt(answer.prediction) }));
   const found = open.filter((one) => one.sureness < SURE).sort((one, other) => one.sureness - other.sureness);
   const reasons = new Set();
   return found.filter(({ about }) => !reasons.has(about) && reasons.add(about)).slice(0, MOST);

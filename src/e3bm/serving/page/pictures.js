@@ -1,6 +1,6 @@
 // Small pictures of photos: made in this tab, or kept by the server; and one photo enlarged.
 
-import { byId, element } from "./elements.js";
+import { breakable, byId, element } from "./elements.js";
 
 const SIDE = 128;
 const seen = new Map(); // what this tab has of a photo, by its number: { url, file }
@@ -78,7 +78,7 @@ export function enlarge(file, small, title, actions = []) {
   image.addEventListener("error", next);
   next();
   byId("viewer-photo").replaceChildren(image, note);
-  byId("viewer-title").textContent = title;
+  byId("viewer-title").replaceChildren(...breakable(title));
   byId("viewer-actions").replaceChildren(...actions);
   dialog.addEventListener("close", () => whole && URL.revokeObjectURL(whole), { once: true });
   dialog.showModal();
