@@ -77,11 +77,17 @@ def flags(found: dict[str, kept.Part], names: Sequence[str], columns: dict[str, 
     for name in names:
         cells = sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"]))
         for cell in cells:
-            parts = [cell.get("trust", {}).get(part, {}).get(number) for part, number in columns.values()]
-            if any(part is not None for part in parts):
-                shown = ["" if part is None else f"{part:.1f}" for part in parts]
+            shown = [_with_interval(cell.get("trust", {}).get(part, {}), number) for part, number in columns.values()]
+            if any(shown):
                 lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
     return table(["data", "ways", "shots", *columns], lines)
+
+
+def _with_interval(numbers: dict[str, float], name: str) -> str:
+    if name not in numbers:
+        return ""
+    interval = f" ± {numbers[f'{name}_ci']:.1f}" if f"{name}_ci" in numbers else ""
+    return f"{numbers[name]:.1f}{interval}"
 
 
 UNKNOWN = {

@@ -63,13 +63,11 @@ def measure(table: Table, ways: int, shots: int, count: int, answers: list[Answe
             chosen = probabilities.argmax(1)
             own["right"].append(int((chosen == truth).sum()))
             likely = np.maximum(probabilities[np.arange(len(truth)), truth], 1e-12)
-            own["nll"].append(round(float(-np.log(likely).mean()), 4))
+            own["nll"].append(float(-np.log(likely).mean()))
             sure = probabilities.max(1)
             place = np.minimum((sure * BINS).astype(int), BINS - 1)
             for row, values in enumerate((sure, chosen == truth, np.ones(len(truth)))):
                 np.add.at(own["bins"][row], place, values)
-    for own in found.values():
-        own["bins"] = np.round(own["bins"], 3).tolist()
     return found
 
 
@@ -94,7 +92,7 @@ def rows_of(
     percent = {each: 100 * np.array(own["right"]) / queries for each, own in found.items()}
     rows = []
     for each, own in found.items():
-        sure, right, number = np.array(own["bins"])
+        sure, right, number = own["bins"]
         row = {
             "data": name,
             "method": each,
@@ -106,8 +104,8 @@ def rows_of(
             "episodes_hash": hash_of(table, ways, shots, count),
             **_with_interval("accuracy", "ci", percent[each]),
             **_with_interval("nll", "nll_ci", np.array(own["nll"])),
-            "says": float(100 * sure.sum() / number.sum()),
-            "ece": float(100 * np.abs(sure - right).sum() / number.sum()),
+            "says": round(float(100 * sure.sum() / number.sum()), 3),
+            "ece": round(float(100 * np.abs(sure - right).sum() / number.sum()), 3),
         }
         if OURS in found and each != OURS:
             difference = np.array(found[OURS]["nll"]) - np.array(own["nll"])
@@ -122,4 +120,4 @@ def rows_of(
 
 
 def _with_interval(name: str, interval: str, values: np.ndarray) -> dict[str, float]:
-    return {name: float(values.mean()), interval: float(Z95 * values.std() / len(values) ** 0.5)}
+    return {name: round(float(values.mean()), 4), interval: round(float(Z95 * values.std() / len(values) ** 0.5), 4)}
