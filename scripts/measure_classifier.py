@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="+", choices=TABLES, default=list(MEASURED))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["rivals", "ours", "trust"])
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--ways", type=int, nargs="+", help="in place of the numbers of ways that the data have")
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
