@@ -97,6 +97,20 @@ def aims(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     return table([*head, "ahead of the best rival", "level", "behind"], lines)
 
 
+def by_rival(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """In how many cells of a data set ours is ahead of each rival, level and behind, and the mean difference."""
+    lines: dict[str, list[str]] = {}
+    for name in names:
+        rows = [row for row in found[name]["rows"] if row["setting"] == "inductive" and "ours_minus_this" in row]
+        for rival in dict.fromkeys(row["method"] for row in rows):
+            own = [row["ours_minus_this"] for row in rows if row["method"] == rival]
+            ahead, behind = (sum(sign * one["accuracy"] > one["ci"] for one in own) for sign in (1, -1))
+            mean = sum(one["accuracy"] for one in own) / len(own)
+            shown = f"{ahead} / {len(own) - ahead - behind} / {behind}, {mean:+.2f}"
+            lines.setdefault(rival, []).append(shown)
+    return table(["rival", *names], ([rival, *shown] for rival, shown in lines.items()))
+
+
 def flags(found: dict[str, kept.Part], names: Sequence[str], columns: dict[str, tuple[str, str]]) -> str:
     """A line for each cell, with some of its numbers of trust: the head of a column to (part, number)."""
     lines = []
@@ -190,6 +204,7 @@ def main() -> None:
         print({"map": map_tables, "views": views_table}[options.only](found, options.data))
         return
     print(f"Cells that meet the aims:\n\n{aims(found, options.data)}\n")
+    print(f"Ours ahead / level / behind, mean difference:\n\n{by_rival(found, options.data)}\n")
     print(f"Every cell:\n\n{short(found, options.data)}\n")
     for title, columns in {
         "Unknown": UNKNOWN,
