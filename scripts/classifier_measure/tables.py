@@ -97,6 +97,15 @@ def embedded(classes: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(features), labels
 
 
+def averaged_words(classes: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences as `TextClassifier` sees them by default."""
+    from e3bm.fewshot.text.encoder import wordllama_extractor
+
+    sentences = [text for texts in classes.values() for text in texts]
+    labels = np.repeat(np.arange(len(classes)), [len(texts) for texts in classes.values()])
+    return np.stack(list(wordllama_extractor().features_or_errors(sentences))), labels
+
+
 @dataclass(frozen=True)
 class Maker:
     """How a table is made: what it is, its features and labels, and the numbers of ways of its cells."""
@@ -125,7 +134,11 @@ TABLES: dict[str, Maker] = {
     "docstrings": Maker(
         "MiniLM embeddings of docstrings, by module of Python's library",
         lambda: embedded(docstring_modules()),
-        (2, 5, 20),
+        (2, 5, 10, 20),
+    ),
+    "topics, words": Maker("the same sentences through WordLlama", lambda: averaged_words(chat_topics()), (2, 5, 12)),
+    "docstrings, words": Maker(
+        "the same docstrings through WordLlama", lambda: averaged_words(docstring_modules()), (2, 5, 10, 20)
     ),
 }
 

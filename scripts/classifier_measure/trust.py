@@ -9,6 +9,7 @@ from classifier_measure.compare import fitted
 from classifier_measure.episodes import episodes
 from classifier_measure.tables import Table
 from e3bm.fewshot.prior.file import load_prior
+from e3bm.runs.evaluation.metrics import Z95
 
 COVERAGES = (0.8, 0.9, 0.95)
 
@@ -30,7 +31,7 @@ def unknown(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
                 "rejected_unknown": 100 * float(other.unknown.mean()),
             }.items():
                 found.setdefault(name, []).append(value)
-    return means_of(found)
+    return means_of(found, "kept_known")
 
 
 def sets(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
@@ -57,8 +58,13 @@ def doubtful(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
         found.setdefault("named_first", []).append(100.0 * (named[:1] == [place]))
         right = len(planted.support_labels) - 1
         found.setdefault("right_labels_pointed_out", []).append(100 * len(set(named) - {place}) / right)
-    return means_of(found)
+    return means_of(found, "found_wrong_label")
 
 
-def means_of(values: dict[str, list[float]]) -> dict[str, float]:
-    return {name: round(float(np.mean(each)), 3) for name, each in values.items()}
+def means_of(values: dict[str, list[float]], with_interval: str = "") -> dict[str, float]:
+    """Means over support sets; of one of them also the interval, as NAME_ci."""
+    found = {name: round(float(np.mean(each)), 3) for name, each in values.items()}
+    if with_interval:
+        each = values[with_interval]
+        found[f"{with_interval}_ci"] = round(float(Z95 * np.std(each) / len(each) ** 0.5), 3)
+    return found

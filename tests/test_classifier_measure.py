@@ -1,0 +1,73 @@
+"""What scripts/measure_classifier.py measures classifiers by: rivals in the span of the examples, and what is kept."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "classifier_measure"]:
+        del sys.modules[name]
+
+
+def task(ways, shots=4, dimensions=50):
+    """More dimensions than examples, as few-shot tasks have."""
+    random = np.random.default_rng(0)
+    centres = 1 + random.normal(size=(ways, dimensions))
+    labels, truth = (np.repeat(np.arange(ways), count) for count in (shots, 10))
+    draw = lambda classes: centres[classes] + random.normal(size=(len(classes), dimensions))
+    return draw(labels), labels, draw(truth)
+
+
+@pytest.mark.parametrize("ways", [2, 5])
+@pytest.mark.parametrize("strength", [0.01, 1.0, 100.0])
+def test_logistic_regression_in_the_span_predicts_as_in_all_dimensions(ways, strength):
+    from classifier_measure import rivals
+
+    support, labels, query = task(ways)
+    inside, outside = rivals.placed("unit length", support, query)
+    assert inside.shape[1] <= len(support) < support.shape[1]
+    found = np.exp(rivals._log_probabilities(rivals._logistic(inside, labels, strength), outside))
+    whole = LogisticRegression(C=strength, tol=1e-8, max_iter=10_000).fit(rivals.unit(support), labels)
+    np.testing.assert_allclose(found, whole.predict_proba(rivals.unit(query)), atol=2e-3)
+
+
+@pytest.mark.parametrize("ways", [2, 5])
+def test_an_svm_in_the_span_has_the_margins_that_it_has_in_all_dimensions(ways):
+    from classifier_measure import rivals
+
+    support, labels, query = task(ways)
+    inside, outside = rivals.placed("unit length", support, query)
+    mean = rivals.unit(support).mean(0)
+    whole = LinearSVC(C=1.0, tol=1e-8, max_iter=100_000, random_state=0).fit(rivals.unit(support) - mean, labels)
+    margins = whole.decision_function(rivals.unit(query) - mean)
+    found = rivals._margins(inside, labels, outside, 1.0)
+    np.testing.assert_allclose(found[:, 1] if ways == 2 else found, margins, atol=5e-3)
+
+
+def test_a_call_that_asks_no_classifier_leaves_the_rows_of_its_cell(tmp_path):
+    from classifier_measure import kept
+
+    path, row = tmp_path / "measured.json.xz", {"ways": 5, "shots": 1, "accuracy": 80.0}
+    kept.change_cell(path, "birds", 5, 1, 20, rows=[row], trust={"unknown": {"kept_known": 95.0}})
+    kept.change_cell(path, "birds", 5, 1, 20, rows=[], views={"accuracy": 80.0})
+    part = kept.read(path)["birds"]
+    assert part["rows"] == [row]
+    (cell,) = part["cells"].values()
+    assert set(cell) == {"ways", "shots", "trust", "views"}
+
+
+def test_the_interval_of_a_share_is_that_of_its_mean_over_support_sets():
+    from classifier_measure.trust import means_of
+
+    found = means_of({"kept_known": [90.0, 100.0] * 8, "auroc": [70.0] * 16}, "kept_known")
+    assert found == {"kept_known": 95.0, "auroc": 70.0, "kept_known_ci": pytest.approx(1.96 * 5 / 4, abs=1e-3)}
