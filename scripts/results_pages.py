@@ -15,11 +15,12 @@ from e3bm.paper.printed import cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
-from e3bm.report.compare import Question, compare, compared_runs, comparison_table
+from e3bm.report.compare import Question, compare, compared_runs, comparison_table, told_apart
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import Result
+from e3bm.runs.settings import TrainSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")
@@ -242,16 +243,18 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
         entry.first.split,
         entry.first.query_shares or 0,
     )
-    for each in sorted(found, key=order):
+    ordered = sorted(found, key=order)
+    named = [f"{_arm(each)}, {each.first.task}, {each.first.dataset} {each.first.split}" for each in ordered]
+    settings = [each.runs[0].settings for each in ordered]
+    apart = told_apart([each if isinstance(each, TrainSettings) else None for each in settings], named)
+    for each, more in zip(ordered, apart, strict=True):
         result, first = each.together(baseline_entry(each, found)), each.first
         difference = "–"
         if result.paired_difference is not None:
             difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}"
-        kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method[-5:] == "+E3BM" else ""
-        kind += ", familiar" * bool(each.runs[0].setting("hyperprior.familiar"))
         lines.append(
             (
-                Cell(first.method + kind + " †" * first.transductive_batchnorm),
+                Cell(", ".join(filter(None, (_arm(each), more))) + " †" * first.transductive_batchnorm),
                 *([Cell(f"{first.dataset} {first.split}")] if data else []),
                 Cell(first.task),
                 Cell(f"{result.accuracy:.2f} ± {result.ci:.2f}", number=True),
@@ -263,6 +266,12 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
             )
         )
     return Table(columns, tuple(lines)).markdown()
+
+
+def _arm(entry: Entry) -> str:
+    first = entry.first
+    kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method[-5:] == "+E3BM" else ""
+    return first.method + kind + ", familiar" * bool(entry.runs[0].setting("hyperprior.familiar"))
 
 
 def _metric(result: Result, name: str, digits: int) -> Cell:

@@ -254,6 +254,7 @@ def test_any_module_serves_and_is_left_alone():
 def test_backbones_that_are_not_there(tmp_path):
     refused("no run folder or weights file .*nowhere; for a model from the Hugging Face hub write transformers:nowhere",
             FewShotClassifier, "nowhere")  # fmt: skip
+    refused("timm are loaded by transformers.*write transformers:timm/resnet18", FewShotClassifier, "timm:resnet18")
     refused("holds no run", FewShotClassifier, tmp_path)
     (tmp_path / "x.safetensors").write_bytes(b"no")
     refused("not a readable weights file", FewShotClassifier, tmp_path / "x.safetensors")

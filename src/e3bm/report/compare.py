@@ -37,8 +37,8 @@ TIMES = (
 )
 # What can make another system of the same method on the same backbone; a seed, a machine or a folder cannot.
 KINDS_OF_SETTINGS = (
-    "backbone.adapt", "backbone.pretrained", "backbone.batchnorm", "tasks", "method.", "hyperprior.", "episode.",
-    "data.rotations", "data.augment", "optimiser.",
+    "backbone.adapt", "backbone.pretrained", "backbone.batchnorm", "tasks", "method.", "related", "query_shares",
+    "hyperprior.", "episode.", "data.rotations", "data.augment", "optimiser.",
 )  # fmt: skip
 POOLED = (
     "Several seeds: answers are averaged over seeds episode by episode, and intervals are over episodes, for these"

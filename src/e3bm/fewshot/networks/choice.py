@@ -35,7 +35,7 @@ from e3bm.fewshot.networks.packaged import (
 if TYPE_CHECKING:
     from torch import nn
 
-HUB = "transformers:"
+HUB, TIMM = "transformers:", "timm:"
 MOST_STEPS, MOST_PIXELS, MOST_CHANNELS = 8, 1024, 16
 """What the preprocessing that a model file states may ask for."""
 BackboneChoice: TypeAlias = Union[str, Path, "nn.Module", FeatureExtractor, None]
@@ -64,6 +64,10 @@ def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> Fe
         return run_extractor(place, pipeline)
     if place.is_file():
         return weights_file_extractor(place, pipeline)
+    if name.startswith(TIMM):
+        raise SettingsError(
+            f"Models of timm are loaded by transformers where both are installed: write {HUB}timm/{name[len(TIMM) :]}."
+        )
     raise SettingsError(
         f"There is no run folder or weights file {place}; for a model from the Hugging Face hub write {HUB}{name}, "
         f"and leave the backbone out for {LITE0.name} (others by name: lite2, lite0+lite2, lite0-int8, lite2-int8)."
