@@ -11,7 +11,7 @@ from pathlib import Path
 from e3bm.data.episodes.class_index import ClassIndex
 from e3bm.errors import SettingsError
 from e3bm.paper.tables import paper_rows
-from e3bm.report.compare import Question, compare
+from e3bm.report.compare import Question, compare, compared_runs
 from e3bm.runs.folder.run import Run
 from e3bm.runs.kept.entries import baseline_entry, entries, recomputed
 from e3bm.runs.kept.store import KeptResults
@@ -127,7 +127,7 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     if whitening.exists():
         for row in json.loads(whitening.read_text())["rows"]:
             found |= {(row["accuracy"], row["ci"]), (row["paired_difference"], row["paired_ci"])}
-    tabled = [run for run in runs if run.path.relative_to(results).parts[0] != "study"]
+    tabled = compared_runs(KeptResults(results))
     for shots, uneven in product((1, 5), (False, True)):  # the tables of `e3bm compare` that docs/results.md has
         with suppress(SettingsError):  # nothing was measured
             for result in compare(tabled, Question("fc100", shots, against=AGAINST, uneven=uneven)):

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,9 @@ def test_the_readme_names_only_commands_that_exist():
 def test_the_readme_commands_work_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("E3BM_DATA", str(tmp_path / "data"))
-    draw_photos(tmp_path / "photos")
+    for folder in ("photos", "labelled", "new"):
+        draw_photos(tmp_path / folder)
+    shutil.copy(tmp_path / "new" / "magpie" / "0.png", tmp_path / "new" / "17.jpg")
     (tmp_path / "results").symlink_to(README.parent / "results")
     shown = commands()
     assert len(shown) >= 7

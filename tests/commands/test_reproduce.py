@@ -16,7 +16,8 @@ def empty(tmp_path):
     return str(tmp_path / "results")
 
 
-def test_the_paper_alone_where_nothing_was_run(empty, capsys):
+def test_the_paper_alone_where_nothing_was_run(empty, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # no terminal: one line a row
     assert main(["reproduce", "T1", "--dataset", "fc100", "--results", empty]) == 0
     told = capsys.readouterr().out
     lines = [line for line in told.splitlines() if line.startswith("MTL+E3BM (lstm-inductive)")]

@@ -209,7 +209,7 @@ def test_another_number_of_ways(build, why):
             lambda: Mtl(ReadyFeatures(FEATURES), start="random"),
             "starts 'learned' and 'prototype'; found linear, random",
         ),
-        (lambda: Sib(ReadyFeatures(FEATURES), gradient_net="deep"), "'published' or 'equivariant', found 'deep'"),
+        (lambda: Sib(ReadyFeatures(FEATURES), gradient_net="deep"), "published, equivariant, counting, found 'deep'"),
     ],
 )
 def test_unknown_names(build, sentence):

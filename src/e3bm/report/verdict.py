@@ -132,7 +132,7 @@ def _answer(helped: int, hurt: int, methods: int, place: str) -> str:
 
 def _clauses(parts: Sequence[tuple[int | None, str]], verbs: tuple[str, str]) -> str:
     """'rises for A and B, falls for C, and shows no certain change for D'."""
-    unknown = "changes by an uncertain amount"
+    unknown = "changes (without an interval)"
     words = {1: verbs[0], -1: verbs[1], 0: "shows no certain change", None: unknown}
     found = []
     for direction, verb in words.items():

@@ -132,7 +132,8 @@ def test_seeds_and_differences_come_out_as_in_the_test_itself(results, rows):
         assert getattr(together, name) == pytest.approx(getattr(expected, name), abs=1e-9)
 
 
-def test_seeds_that_are_added_later_are_pooled_in_tables(runs, rows, tmp_path, capsys):
+def test_seeds_that_are_added_later_are_pooled_in_tables(runs, rows, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # no terminal: full words
     """Compactly, in a group of another name, a seed at a time: one row a system, the mean of its seeds."""
     kept = ["--results", str(tmp_path / "results"), "--group", "fc100"]
     for seed in range(2):
