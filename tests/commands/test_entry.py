@@ -92,8 +92,8 @@ def test_names_cannot_steer_a_terminal(monkeypatch, capsys):
         (
             "fit",
             "Something is missing after `e3bm fit`: a folder (or zip or tar file) with a subfolder for each "
-            "class, a CSV file with path and label, or Label Studio's JSON; and --out (the model file to write, such as "
-            "birds.e3bm). For example: e3bm fit photos/ --out birds.e3bm",
+            "class, a CSV file with path and label, or Label Studio's JSON; and --out (the model file to write, such "
+            "as birds.e3bm). For example: e3bm fit photos/ --out birds.e3bm",
         ),
         ("demo --size huge", "--size cannot be 'huge'; choose one of 'tiny', 'small', 'full'."),
         ("demo --siz tiny", "e3bm demo has no option --siz. Did you mean --size {tiny,small,full}?"),
