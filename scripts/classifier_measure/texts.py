@@ -3,11 +3,13 @@
 import importlib
 import inspect
 import re
+from hashlib import sha256
 from pathlib import Path
 
 CHAT_PACKAGE = "chatterbot_corpus"
 MOST = 60  # sentences of a class
 FEWEST = 40
+FEWEST_OF_HALVES = 20  # so that a half has as many classes as a task of 10 ways with 10 strange classes needs
 SHORTEST, LONGEST = 12, 300  # characters
 MODULES = """
     argparse asyncio ast bdb calendar collections concurrent.futures configparser ctypes curses datetime
@@ -32,7 +34,14 @@ def chat_topics() -> dict[str, list[str]]:
     return _usable(found)
 
 
-def docstring_modules() -> dict[str, list[str]]:
+def docstring_half(*, untouched: bool) -> dict[str, list[str]]:
+    """Every second module in the order of their names' hashes; no choice was made on the untouched half."""
+    modules = docstring_modules(FEWEST_OF_HALVES)
+    hashed = sorted(modules, key=lambda name: sha256(name.encode()).digest())
+    return {name: modules[name] for name in hashed[int(untouched) :: 2]}
+
+
+def docstring_modules(fewest: int = FEWEST) -> dict[str, list[str]]:
     """First paragraphs of docstrings in modules of Python's own library, by module."""
     found = {}
     for name in MODULES.split():
@@ -45,10 +54,10 @@ def docstring_modules() -> dict[str, list[str]]:
             if inspect.isclass(member):
                 texts += [inspect.getdoc(method) or "" for _, method in inspect.getmembers(member, inspect.isfunction)]
         found[name] = [re.split(r"\n\s*\n", text.strip())[0] for text in texts]
-    return _usable(found)
+    return _usable(found, fewest)
 
 
-def _usable(classes: dict[str, list[str]]) -> dict[str, list[str]]:
+def _usable(classes: dict[str, list[str]], fewest: int = FEWEST) -> dict[str, list[str]]:
     """Distinct sentences of readable length that belong to one class only; classes with enough of them."""
     cleaned = {name: [" ".join(text.split()) for text in texts] for name, texts in classes.items()}
     owners: dict[str, set[str]] = {}
@@ -60,7 +69,7 @@ def _usable(classes: dict[str, list[str]]) -> dict[str, list[str]]:
         own = [
             text for text in dict.fromkeys(texts) if SHORTEST <= len(text) <= LONGEST and len(owners[text.lower()]) == 1
         ]
-        if len(own) >= FEWEST:
+        if len(own) >= fewest:
             # Evenly over the file: neighbours are often variants of one sentence.
             kept[name] = [own[len(own) * place // MOST] for place in range(MOST)] if len(own) > MOST else own
     return kept

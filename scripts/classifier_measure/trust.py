@@ -5,20 +5,20 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from classifier_measure.compare import fitted
+from classifier_measure.compare import fitted, measure, rows_of
 from classifier_measure.episodes import episodes
 from classifier_measure.tables import Table
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.file import FewShotPrior, load_prior, load_text_prior
 from e3bm.runs.evaluation.metrics import Z95
 
 COVERAGES = (0.8, 0.9, 0.95)
 
 
-def unknown(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
+def unknown(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | None = None) -> dict[str, Any]:
     """Examples of other classes should be called unknown, those of the fitted ones not."""
     found: dict[str, list[float]] = {}
     for episode in episodes(table, ways, shots, count):
-        model = fitted(load_prior(), table, episode)
+        model = fitted(prior or load_prior(), table, episode)
         known = model.predict(table.features[episode.query])
         found.setdefault("kept_known", []).append(100 * float((~known.unknown).mean()))
         if len(episode.others):
@@ -34,11 +34,11 @@ def unknown(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
     return means_of(found, "kept_known")
 
 
-def sets(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
+def sets(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | None = None) -> dict[str, Any]:
     """How often prediction sets hold the right class, and how large they are."""
     found: dict[str, list[float]] = {}
     for episode in episodes(table, ways, shots, count):
-        model = fitted(load_prior(), table, episode)
+        model = fitted(prior or load_prior(), table, episode)
         for coverage in COVERAGES:
             inside = model.sets(table.features[episode.query], coverage)
             name = f"{100 * coverage:.0f}"
@@ -59,6 +59,24 @@ def doubtful(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
         right = len(planted.support_labels) - 1
         found.setdefault("right_labels_pointed_out", []).append(100 * len(set(named) - {place}) / right)
     return means_of(found, "found_wrong_label")
+
+
+def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
+    """The same fits with the numbers of trust of photos, and with those of sentences, which TextClassifier has."""
+    found: dict[str, Any] = {}
+    for kind, prior in (("photos", load_prior()), ("sentences", load_text_prior())):
+        answer = lambda table, episode, kind=kind, prior=prior: {
+            kind: fitted(prior, table, episode).probabilities(table.features[episode.query])
+        }
+        (row,) = rows_of("", table, ways, shots, count, measure(table, ways, shots, count, [answer]))
+        inside = sets(table, ways, shots, count, prior)
+        found["episodes_hash"] = row["episodes_hash"]
+        found[kind] = {
+            **{name: row[name] for name in ("accuracy", "ci", "says", "ece", "nll")},
+            **unknown(table, ways, shots, count, prior),
+            **{name: inside[name] for name in ("coverage_at_90", "size_at_90")},
+        }
+    return found
 
 
 def means_of(values: dict[str, list[float]], with_interval: str = "") -> dict[str, float]:

@@ -7,9 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from e3bm import FewShotClassifier, TextClassifier
+from e3bm import E3BMClassifier, FewShotClassifier, TextClassifier
 from e3bm.errors import CheckpointError, DataError, SettingsError
+from e3bm.fewshot.prior.shipped import SHIPPED, TEXT_TRUST, prior_digest
 from e3bm.fewshot.text import encoder as text_encoder
+from e3bm.fewshot.trust import TrustPrior
+from e3bm.runs.folder.files import read_json
 from photo_models import support, unfitted
 
 TOPICS = {
@@ -153,3 +156,37 @@ def test_without_wordllama_it_says_what_to_install(monkeypatch):
     with pytest.raises(SettingsError, match=r"pip install .*minilm"):
         TextClassifier("minilm")
     text_encoder.wordllama_extractor.cache_clear()
+
+
+def test_sentences_have_their_own_numbers_of_trust():
+    """Fitted with the shipped prior; the head itself is the same as that of photos."""
+    kept = read_json(TEXT_TRUST)
+    assert kept["about"]["prior"] == prior_digest()
+    mine = TextClassifier(letters).fit(TOPICS)
+    head = mine.fitted.head
+    assert TrustPrior.from_json(head.trust) == TrustPrior.from_json(kept["trust"])
+    texts, labels = zip(*((text, name) for name, some in TOPICS.items() for text in some), strict=True)
+    photos = E3BMClassifier().fit(mine.features(texts), labels).head_
+    assert head.temperature != photos.temperature
+    assert not np.array_equal(head.levels, photos.levels)
+    rows = mine.features(list(NEW.values())).astype(float)
+    np.testing.assert_allclose(
+        head.scores(rows) * head.temperature, photos.scores(rows) * photos.temperature, rtol=1e-3
+    )
+
+
+def test_a_prior_of_ones_own_keeps_its_numbers_of_trust(tmp_path):
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(SHIPPED.read_bytes())
+    given = TextClassifier(letters, prior=own).fit(TOPICS)
+    assert TrustPrior.from_json(given.fitted.head.trust) != TrustPrior.from_json(read_json(TEXT_TRUST)["trust"])
+
+
+def test_a_file_answers_with_the_numbers_that_it_was_fitted_with(tmp_path):
+    """Such as a file from before sentences had numbers of their own."""
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(SHIPPED.read_bytes())
+    former = TextClassifier(letters, prior=own).fit(TOPICS)
+    loaded = TextClassifier.from_bytes(former.to_bytes(), encoder=letters)
+    assert loaded.predict(NEW["food"]) == former.predict(NEW["food"])
+    assert loaded.fitted.head.temperature == former.fitted.head.temperature

@@ -2,7 +2,7 @@
 
 import json
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -14,12 +14,12 @@ from torch import Tensor
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.learner import Votes, build_prior
-from e3bm.fewshot.prior.shipped import SHIPPED, no_prior
+from e3bm.fewshot.prior.shipped import SHIPPED, TEXT_TRUST, no_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.json_files import parse_json
 from e3bm.runs.folder.checkpoint import misfit
-from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.files import read_json, write_bytes
 from e3bm.runs.folder.tensor_files import read_tensor_file, tensor_file
 
 FORMAT, VERSION, ABOUT = "e3bm-prior", 2, "about"
@@ -111,6 +111,13 @@ def load_prior(path: Path | None = None) -> FewShotPrior:
     for name, learner in (("inductive", inductive), ("together", together)):
         _fill(learner, tensors, f"{name}.", place)
     return FewShotPrior(inductive, together, trust, training, sha256(place.read_bytes()).hexdigest())
+
+
+@cache
+def load_text_prior(path: Path | None = None) -> FewShotPrior:
+    """The shipped prior with the numbers of trust that were found on sentences; one of a file stays as it is."""
+    prior = load_prior(path)
+    return prior if path else replace(prior, trust=TrustPrior.from_json(read_json(TEXT_TRUST)["trust"]))
 
 
 def _fill(learner: MetaLearner, tensors: dict[str, Tensor], prefix: str, place: Path) -> None:
