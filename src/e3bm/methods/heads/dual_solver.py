@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from e3bm.methods.heads.linear_systems import solve_each
+
 TOLERANCE = 1e-12  # of the interior point's residual, as published
 MOST_LOOKS = 40
 LOOKS_WITHOUT_PROGRESS = 3
@@ -141,7 +143,7 @@ def _newton(
     right = residual.slack - residual.alpha - weight * residual.multiplier
     solved = torch.cholesky_solve(right.unsqueeze(-1), factors).squeeze(-1)
     coupling = torch.cholesky_inverse(factors).sum(1)
-    equality = torch.linalg.solve(coupling, solved.sum(1) + residual.equality)
+    equality = solve_each(coupling, solved.sum(1) + residual.equality)
     pulled = torch.cholesky_solve(equality.unsqueeze(1).unsqueeze(-1).expand(*right.shape, 1), factors).squeeze(-1)
     alpha = (solved - pulled) * real
     slack = (-residual.multiplier - alpha) * real
@@ -213,5 +215,5 @@ def _solve_free(
     solved = apply(right)
     # Padded examples have no free variable: a 1 in their place keeps the system regular.
     coupling = inverse.sum(1) + torch.diag_embed((open_.sum(1) == 0).to(matrix.dtype))
-    equality = torch.linalg.solve(coupling, (solved + held).sum(1))
+    equality = solve_each(coupling, (solved + held).sum(1))
     return solved - apply(equality.unsqueeze(1).expand_as(right)) + held, equality

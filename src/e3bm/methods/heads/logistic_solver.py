@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from e3bm.methods.heads.linear_systems import solve_each
+
 STILL = 1e-12  # of the residual: a Newton step from here is below rounding
 MOST_STEPS = 50
 MOST_HALVINGS = 40
@@ -79,8 +81,7 @@ def _newton(
     own[places[:, :-1].flatten(), places[:, :-1].flatten()] = 1 / inverse_penalty
     own[places[:, -1:], places[:, -1]] = 1
     system = system.reshape(tasks, places.numel(), places.numel()) + own
-    step: Tensor = torch.linalg.solve(system, -missed.flatten(1))
-    return step.view_as(missed)
+    return solve_each(system, -missed.flatten(1)).view_as(missed)
 
 
 def _loss(
