@@ -12,7 +12,7 @@ from typing import Any
 from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean
 from e3bm.paper.printed import cells_of
-from e3bm.paper.reproduce import Request, kept_entries, reproduce, tabled_runs
+from e3bm.paper.reproduce import Request, kept_entries, reproduce
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
 from e3bm.report.compare import Question, compare, compared_runs, comparison_table, told_apart
@@ -204,7 +204,11 @@ def _ablation_entries() -> list[Entry]:
 
 
 def _cross_table(*, whitened: bool) -> str:
-    found = [each for each in entries(tabled_runs(RESULTS)) if each.first.trained_on == "fc100" != each.first.dataset]
+    found = [
+        each
+        for each in entries(KeptResults(RESULTS).tabled())
+        if each.first.trained_on == "fc100" != each.first.dataset
+    ]
     return _entries_table([each for each in found if each.first.backbone.endswith("whitened") == whitened], data=True)
 
 

@@ -24,7 +24,6 @@ from e3bm.progress import Progress, Silent
 from e3bm.report.page import write_report
 from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import read_json, write_json
-from e3bm.runs.folder.run import Run
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.pack import add_runs
 from e3bm.runs.kept.store import KeptResults
@@ -128,7 +127,6 @@ def _measure(results: Path, name: str, progress: Progress) -> None:
 
 
 Target = Literal["T1", "T2", "S1", "S2", "S3", "F4"]
-STUDY = "study"  # the group of runs that tried settings out, which belong to no table
 
 
 @dataclass(frozen=True)
@@ -198,15 +196,9 @@ def kept_entries(results: Path) -> list[Entry]:
     """Everything in results that was tested on the test classes of the data that it was trained on, as in the paper."""
     return [
         entry
-        for entry in entries(tabled_runs(results))
+        for entry in entries(KeptResults(results).tabled())
         if entry.first.split == "test" and entry.first.trained_on == entry.first.dataset and not entry.first.uneven
     ]
-
-
-def tabled_runs(results: Path) -> list[Run]:
-    """Kept runs that tables are made of: all but those that tried settings out."""
-    kept = KeptResults(results)
-    return [run for group in kept.groups if group != STUDY for run in kept.runs(group)]
 
 
 def _run_missing(request: Request, wanted: Sequence[PaperRow], effort: Effort, progress: Progress) -> None:

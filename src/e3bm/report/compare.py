@@ -15,7 +15,7 @@ from e3bm.runs.evaluation.comparison import mean_accuracy
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.run import Run, duration
 from e3bm.runs.kept.entries import Entry, entries
-from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.kept.store import STUDY, KeptResults
 from e3bm.runs.result import ALONE, Result
 from e3bm.runs.settings import TrainSettings
 
@@ -45,8 +45,8 @@ POOLED = (
     " seeds; std is the standard deviation of the accuracy between seeds."
 )
 WHOLE = ("none", ALONE, "alpha generated, v generated")
-STUDY = "study"  # runs that tried settings out: not systems of their own, except those that were tested like all others
-TESTED_STUDIES = tuple(f"study/{name}-{shots}shot" for name in ("cross-fitted", "equivariant") for shots in (1, 5))
+# Parts of the study that are systems of their own, tested like all others.
+TESTED_STUDIES = tuple(f"{STUDY}/{name}-{shots}shot" for name in ("cross-fitted", "equivariant") for shots in (1, 5))
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,9 @@ class Question:
     """Also runs whose alpha or v is neither the method's own nor generated."""
 
 
-def compared_runs(kept: KeptResults, studies: Sequence[str] = TESTED_STUDIES) -> list[Run]:
-    """Kept runs that are compared: all but those of the study, of which some parts are named."""
-    tables = [run for name in kept.groups if name != STUDY for run in kept.runs(name)]
-    return [run for place in studies for run in kept.runs(place)] + tables
+def compared_runs(kept: KeptResults) -> list[Run]:
+    """Kept runs that are compared."""
+    return kept.tabled(TESTED_STUDIES)
 
 
 def compare(runs: Sequence[Run], question: Question) -> list[Result]:

@@ -23,6 +23,7 @@ from e3bm.runs.settings import TrainSettings
 from e3bm.settings import digest_of
 
 FORMAT = 1
+STUDY = "study"  # the group of runs that tried settings out
 RUNS, LOGS, ANSWERS, WEIGHTS = "runs.jsonl", "logs.jsonl.xz", "answers.npz", "weights.safetensors"
 ENVIRONMENTS, INDEXES, MANIFEST = "environments.json", "data_sets.jsonl", "manifest.json"
 CURVES = ("epoch_accuracy", "reliability", "rates", "weights")  # of a result: kept with the logs
@@ -276,6 +277,11 @@ class KeptResults:
         found = [run for name in chosen for run in self.group(name).runs]
         place = self.root / group / part
         return [run for run in found if not part or run.path.is_relative_to(place)]
+
+    def tabled(self, studies: Iterable[str] = ()) -> list[Run]:
+        """The runs that tables are made of: all but those that tried settings out, of which parts can be named."""
+        tables = [run for name in self.groups if name != STUDY for run in self.runs(name)]
+        return [run for place in studies for run in self.runs(place)] + tables
 
     def indexes(self) -> list[Record]:
         """Class indexes of the data sets that runs were tested on, as plain values."""
