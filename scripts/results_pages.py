@@ -29,6 +29,10 @@ AGAINST = "nearest class mean resnet12 x0.5 whitened"  # the yardstick of every 
 MARK = re.compile(r"(<!-- (?P<name>[\w ./-]+) table -->\n).*?(<!-- /(?P=name) table -->)", re.S)
 SHORT_FEATURES = ("none", "none whitened", "frozen whitened", "full_pretrained")
 SHORT_METHODS = ("nearest class mean", "MAML", "MTL", "SIB")
+CROSS_FITTED = {  # where the study has them, with one shot and with five
+    "mtl": ("related-1shot", "one-fold-5shot"),
+    "sib": ("equivariant-1shot", "equivariant-5shot"),
+}
 SHORT_KINDS = {"SIB+E3BM": ("fc-transductive", "lstm-transductive")}
 
 
@@ -48,6 +52,7 @@ def main(out: Path) -> None:
 def _table(name: str, old: str) -> str:
     makers: dict[str, Callable[[], str]] = {
         "fc100": _short_table,
+        "fc100 cross-fitted": _cross_fitted_table,
         **{f"{dataset} rows": partial(_long_table, dataset) for dataset in ("fc100", "miniimagenet")},
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
         "cross-domain": lambda: _cross_table(whitened=False),
@@ -146,6 +151,38 @@ def _short_table() -> str:
         ),
         tuple(_short_cells(key, found) for key, found in sorted(lines.items(), key=_order)),
     ).markdown()
+
+
+def _cross_fitted_table() -> str:
+    """Methods alone and with E3BM, on cross-fitted tasks: 1- and 5-shot, even and uneven queries in one line."""
+    kept, rows = KeptResults(RESULTS), []
+    for method, places in CROSS_FITTED.items():
+        for arm in ("plain", "lstm"):
+            cells, first = [], None
+            for place in places:
+                found = entries(kept.runs(f"study/{place}"))
+                mine = [
+                    each
+                    for each in found
+                    if each.runs[0].path.name.startswith(f"{method}-{arm}") and len(each.seeds) > 1
+                ]
+                even, uneven = (next(each for each in mine if each.first.uneven == wanted) for wanted in (False, True))
+                result = even.together(baseline_entry(even, found))
+                difference = "–"
+                if result.paired_difference is not None:
+                    difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}"
+                cells += [
+                    Cell(f"{result.accuracy:.2f} ± {result.ci:.2f}", number=True),
+                    Cell(difference, result.excludes_zero, number=True),
+                    Cell(f"{result.ece:.1f}", number=True),
+                    Cell(f"{uneven.together().accuracy:.2f}", number=True),
+                ]
+                first = first or _arm(even)
+            rows.append((Cell(first), *cells))
+    columns = [
+        f"{name}, {shots}-shot" for shots in SHOTS for name in ("Accuracy %", "Difference", "ECE %", "Uneven queries")
+    ]
+    return Table(("Method", *columns), tuple(rows)).markdown()
 
 
 def _order(item: tuple[tuple[Any, ...], dict[int, Row]]) -> tuple[Any, ...]:
