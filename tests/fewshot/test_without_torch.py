@@ -71,8 +71,16 @@ PREDICT = """
 import sys
 from e3bm.cli.main import main
 code = main(["predict", *sys.argv[1:], "--json", "--coverage", "0.8"])
-assert "torch" not in sys.modules
+unneeded = {"torch", "jaxtyping", "typeguard", "pydantic", "rich", "asyncio", "onnx", "pillow_heif"} & {*sys.modules}
+assert not unneeded, unneeded
 sys.exit(code)
+"""
+
+WORK = """
+import sys
+import e3bm.serving.work.process, e3bm.serving.work.photos, e3bm.serving.work.models
+unneeded = {"torch", "jaxtyping", "fastapi", "uvicorn", "pydantic", "prometheus_client"} & {*sys.modules}
+assert not unneeded, unneeded
 """
 
 SERVE = """
@@ -111,7 +119,11 @@ if __name__ == "__main__":
 """
 
 
-def test_predict_does_not_import_torch_and_says_what_torch_says(model, photo, monkeypatch):
+def test_a_work_process_of_a_server_imports_nothing_of_the_web_framework():
+    run(WORK)
+
+
+def test_predict_imports_nothing_heavy_and_says_what_torch_says(model, photo, monkeypatch):
     (found,) = json.loads(run(PREDICT, model, photo))
     assert found.pop("path") == str(photo)
     monkeypatch.setenv(packaged.ENGINE_VARIABLE, "torch")

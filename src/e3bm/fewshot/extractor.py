@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 
 import numpy as np
-from jaxtyping import Float32, UInt8
 
+from e3bm.array_types import Float32, UInt8
 from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.read.photos import Photo, photo_name, photo_pixels
 from e3bm.errors import DataError, SettingsError

@@ -4,18 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
-from jaxtyping import Float, Float32
 
+from e3bm.array_types import Float, Float32
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
-from e3bm.fewshot.learning.evaluation import Evaluation
-from e3bm.fewshot.learning.suggest import Suggestion, check_count, suggest
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, parse_views, read_model, save_model
 from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.prediction import Prediction, Predictions
@@ -23,6 +21,10 @@ from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.read_photos import LabelledPhotos, Source, list_photos, open_photos, read_features, read_shots
 from e3bm.fewshot.support_set import Shots, feature_shots, moved_shots
 from e3bm.progress import Progress
+
+if TYPE_CHECKING:  # what a prediction does without
+    from e3bm.fewshot.learning.evaluation import Evaluation
+    from e3bm.fewshot.learning.suggest import Suggestion
 
 
 class FewShotClassifier:
@@ -110,8 +112,10 @@ class FewShotClassifier:
         *,
         skip_unreadable: bool = False,
         progress: Progress | None = None,
-    ) -> list[Suggestion]:
+    ) -> "list[Suggestion]":
         """Which of these photos (or of a folder's) to label next, the most useful first, each with the reason."""
+        from e3bm.fewshot.learning.suggest import check_count, suggest
+
         check_count(count)
         fitted, some = self.fitted, self._listed(photos)
         read = read_features(some, _paths(some), self.extractor, skip_unreadable=skip_unreadable, progress=progress)
@@ -180,7 +184,7 @@ class FewShotClassifier:
         *,
         skip_unreadable: bool = False,
         progress: Progress | None = None,
-    ) -> Evaluation:
+    ) -> "Evaluation":
         """How well it does on labelled photos, in the forms that ``fit`` takes; other classes should be unknown."""
         from e3bm.fewshot.learning.evaluate_photos import evaluate_photos
 

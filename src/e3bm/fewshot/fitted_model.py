@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
+from e3bm.array_types import Float
 from e3bm.data.read.photos import UnusedFile, unused_sentences
 from e3bm.errors import DataError
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
 
+from e3bm.array_types import Float32
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
 
+from e3bm.array_types import Float, Float32, Int64
 from e3bm.errors import DataError
 from e3bm.fewshot.prior.canonical import canonical_array
 

@@ -9,9 +9,9 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Shaped, UInt8
 from PIL import Image
 
+from e3bm.array_types import Float, Float32, Float64, Shaped, UInt8
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
 

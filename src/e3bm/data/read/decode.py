@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import PurePosixPath
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
+from e3bm.array_types import UInt8
 from e3bm.errors import DataError
 
 LARGEST_IMAGE_FILE = 128 << 20

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
+from e3bm.array_types import UInt8
 from e3bm.data.read.decode import (
     LARGEST_IMAGE_FILE,
     check_pixels,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
+from e3bm.array_types import Bool, Float, Int64
 from e3bm.data.read.photos import UnusedFile, unused_sentences
 from e3bm.errors import DataError
 from e3bm.fewshot.fitted_model import FittedModel, Influence
