@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, Union
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class FeatureExtractor:
     pipeline: PhotoPipeline
     channels: int
     origin: BackboneOrigin
+    noun: ClassVar[str] = "photo"
+    """What one example is called; its plural ends in s."""
     views: int = field(default=1, kw_only=True)
     """1: the photo as it is; 2: the mean of its features and of those of its mirror image."""
 

@@ -70,13 +70,13 @@ class FewShotClassifier:
         """Learn from a folder with a subfolder per class, a CSV file (path, label), Label Studio's JSON, a mapping from
         classes to photos, or photos and labels (lists, or columns of a pandas frame).
         """
-        with self._opened(source, labels) as photos:
+        with self._opened(source, labels, skip_missing=skip_unreadable) as photos:
             read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
         return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
 
     def fit_features(self, features: Mapping[str, Float[np.ndarray, "K D"]]) -> "FewShotClassifier":
         """Learn from features of photos, by class, as ``features`` gives them."""
-        return self._refit({name: feature_shots(name, rows) for name, rows in features.items()})
+        return self._refit({name: feature_shots(name, rows) for name, rows in features.items()}, noun="row")
 
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add a class; the result equals a fit from scratch with it."""
@@ -188,13 +188,13 @@ class FewShotClassifier:
         """How well it does on labelled photos, in the forms that ``fit`` takes; other classes should be unknown."""
         from e3bm.fewshot.learning.evaluate_photos import evaluate_photos
 
-        with self._opened(source, labels) as photos:
+        with self._opened(source, labels, skip_missing=skip_unreadable, one_class=True) as photos:
             return evaluate_photos(
                 self.fitted,
                 self.extractor,
                 photos,
                 skip_unreadable=skip_unreadable,
-                noun=self._noun(),
+                noun=self.extractor.noun,
                 progress=progress,
             )
 
@@ -324,7 +324,7 @@ class FewShotClassifier:
         if self._fitted is None:
             return f"<{name}, not fitted>"
         counts = self.counts
-        return f"<{name}: {len(counts)} classes, {sum(counts.values())} {self._noun()}s>"
+        return f"<{name}: {len(counts)} classes, {sum(counts.values())} {self.extractor.noun}s>"
 
     def _repr_html_(self) -> str:
         from e3bm.fewshot.learning.notebook import classifier_html
@@ -335,20 +335,35 @@ class FewShotClassifier:
 
     _reads_sentences = False
 
-    def _opened(self, source: Source, labels: Sequence[object] | None) -> AbstractContextManager[LabelledPhotos]:
-        return open_photos(source, labels)
+    def _opened(
+        self,
+        source: Source,
+        labels: Sequence[object] | None,
+        *,
+        skip_missing: bool = False,
+        one_class: bool = False,
+    ) -> AbstractContextManager[LabelledPhotos]:
+        return open_photos(source, labels, skip_missing=skip_missing, one_class=one_class)
 
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
         return list_photos(photos)
 
-    def _noun(self) -> str:
-        return "photo"
-
     def _refit(
-        self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()
+        self,
+        shots: Mapping[str, Shots],
+        *,
+        noun: str | None = None,
+        notes: tuple[str, ...] = (),
+        unused: tuple[UnusedFile, ...] = (),
     ) -> "FewShotClassifier":
         self._fitted = fit_model(
-            shots, self.options, self.prior_path, sentences=self._reads_sentences, notes=notes, unused=unused
+            shots,
+            self.options,
+            self.prior_path,
+            sentences=self._reads_sentences,
+            noun=noun or self.extractor.noun,
+            notes=notes,
+            unused=unused,
         )
         return self
 

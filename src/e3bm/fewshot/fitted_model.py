@@ -146,15 +146,17 @@ def fit_model(
     prior_path: Path | None = None,
     *,
     sentences: bool = False,
+    noun: str = "photo",
     notes: tuple[str, ...] = (),
     unused: tuple[UnusedFile, ...] = (),
     progress: Progress | None = None,
 ) -> FittedModel:
     """Fit the labelled features of every class; ``notes`` and ``unused`` tell of the photos they came from.
 
-    The shipped prior has other numbers of trust for ``sentences`` than for photos.
+    The shipped prior has other numbers of trust for ``sentences`` than for photos; ``noun`` is what an example is
+    called.
     """
-    support = SupportSet.of(shots)
+    support = SupportSet.of(shots, noun)
     from e3bm.fewshot.prior.file import load_prior, load_text_prior
 
     prior = load_text_prior(prior_path) if sentences else load_prior(prior_path)

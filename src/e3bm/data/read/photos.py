@@ -109,8 +109,8 @@ class PhotoFolder:
 
 
 @contextmanager
-def photos_by_class(source: Path) -> Iterator[PhotoFolder]:
-    """The photos of every class; an archive stays open inside of the block."""
+def photos_by_class(source: Path, *, one_class: bool = False) -> Iterator[PhotoFolder]:
+    """The photos of every class; one is refused unless ``one_class``. An archive stays open inside of the block."""
     from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree  # not for those who ask about one photo
 
     if not source.exists():
@@ -118,7 +118,7 @@ def photos_by_class(source: Path) -> Iterator[PhotoFolder]:
         raise DataError(f"There is no {kind} {source}; {ADVICE}.")
     tree = open_tree(source)
     try:
-        yield PhotoFolder(_listed(tree), _unused_files(tree))
+        yield PhotoFolder(_listed(tree, one_class), _unused_files(tree))
     finally:
         tree.close()
 
@@ -185,7 +185,7 @@ def _middle(pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
     return pixels[top : top + most, left : left + most]
 
 
-def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
+def _listed(tree: FileTree, one_class: bool) -> dict[str, list[StoredPhoto]]:
     if tree.kind == "file":
         raise DataError(f"{tree.where} is a single file; {ADVICE}.")
     if not any(map(is_image_name, tree.names)):
@@ -196,7 +196,7 @@ def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
     from e3bm.data.layouts.folders import ClassFolders
     from e3bm.data.read.records import FileRecords
 
-    listing = ClassFolders(empty_folders=True).find(tree, KnownClasses())
+    listing = ClassFolders(empty_folders=True, one_class=one_class).find(tree, KnownClasses())
     assert listing is not None
     assert isinstance(listing.records, FileRecords)
     splits = [name for name in listing.class_names if split_word(name)]
