@@ -26,7 +26,7 @@ from e3bm.runs.folder.environment import describe_environment
 SHOTS = (1, 2, 3, 5, 10)
 TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
 PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text")
-MEASURED = tuple(name for name in TABLES if "tuning" not in name and "mirrored" not in name)
+MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
 def main() -> None:

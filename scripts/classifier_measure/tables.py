@@ -123,11 +123,7 @@ TABLES: dict[str, Maker] = {
         "32 classes of miniImageNet that no choice was made on", lambda: mini_imagenet(untouched=True), (2, 5, 10, 20)
     ),
     "mini tuning": Maker("the 48 other classes of miniImageNet", lambda: mini_imagenet(untouched=False), (2, 5, 20)),
-    "birds, mirrored": Maker("their mirror images", lambda: birds(slice(1, None, 2), mirrored=True), (2, 5)),
     "birds tuning, mirrored": Maker("their mirror images", lambda: birds(slice(0, None, 2), mirrored=True), (2, 5)),
-    "mini, mirrored": Maker(
-        "their mirror images", lambda: mini_imagenet(untouched=True, mirrored=True), (2, 5, 10, 20)
-    ),
     "mini tuning, mirrored": Maker(
         "their mirror images", lambda: mini_imagenet(untouched=False, mirrored=True), (2, 5, 20)
     ),

@@ -357,12 +357,7 @@ def evaluate(
         tuple((recall, fitted.head.with_recall(recall).threshold) for recall in recalls),
         tuple(_coverage_row(fitted, rows[known], truth[known], asked) for asked in COVERAGES),
         tuple(mistakes),
-        (
-            *notes,
-            *unused_sentences(unused),
-            *_one_class(classes, labels, noun),
-            *_seen_before(fitted, rows, names, noun),
-        ),
+        (*notes, *_seen_before(fitted, rows, names, noun)),
         noun=noun,
     )
 
