@@ -180,15 +180,15 @@ def _steps(content: bytes, repeats: int) -> dict[str, float]:
     import torch
 
     from e3bm.data.pixels.pipeline import CentreCrop, Pipeline, Resize
-    from e3bm.data.read.photos import photo_pixels
+    from e3bm.data.read.photos import photo_image, photo_pixels
     from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
 
     pipeline, network = Pipeline.parse(LITE0.pipeline), PackagedNetwork(LITE0, LITE0.digest())
     resize, crop = pipeline.steps
     assert isinstance(resize, Resize)
     assert isinstance(crop, CentreCrop)
-    pixels, module = photo_pixels(content), network.module()
-    small = resize.photo_middle(pixels, crop)
+    whole, pixels, module = photo_image(content), photo_pixels(content), network.module()
+    small = resize.photo_middle(whole, crop)
     image = pipeline.normalisation.photo(small)
 
     @torch.inference_mode()
@@ -196,9 +196,10 @@ def _steps(content: bytes, repeats: int) -> dict[str, float]:
         module(torch.from_numpy(image))
 
     works = {
-        "decode": lambda: photo_pixels(content),
-        "resize all, then take the middle": lambda: crop.photo(resize.photo(pixels)),
-        "resize the middle alone (this package)": lambda: resize.photo_middle(pixels, crop),
+        "decode (this package)": lambda: photo_image(content),
+        "decode, and copy the pixels into an array": lambda: photo_pixels(content),
+        "resize all of an array, then take the middle": lambda: crop.photo(resize.photo(pixels)),
+        "resize the middle alone (this package)": lambda: resize.photo_middle(whole, crop),
         "normalise": lambda: pipeline.normalisation.photo(small),
         "network in onnxruntime (this package)": lambda: network(image),
         "network in torch": plain,
