@@ -183,14 +183,19 @@ def map_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
 
 
 def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
-    """One view of a photo, and how much more accurate the mean with its mirror image is."""
+    """One view of a photo, and how much more accurate the mean with its mirror image is, in the support or in all."""
     cells = [(name, cell) for name in names for cell in found[name]["cells"].values() if "views" in cell]
     lines = []
     for name, cell in sorted(cells, key=lambda one: (one[0], one[1]["ways"], one[1]["shots"])):
-        one, more = cell["views"], cell["views"]["two_views_more"]
-        both = (f"{one['accuracy']:.2f} ± {one['ci']:.2f}", f"{more['accuracy']:+.2f} ± {more['ci']:.2f}")
-        lines.append([name, str(cell["ways"]), str(cell["shots"]), *both])
-    return table(["data", "ways", "shots", "one view, accuracy %", "two views: more"], lines)
+        one, *others = (cell["views"][kind] for kind in ("one view", "support", "both"))
+        lines.append([name, str(cell["ways"]), str(cell["shots"]), f"{one['accuracy']:.2f} ± {one['ci']:.2f}"])
+        for more in others:
+            gain = f"{more['accuracy']:+.2f} ± {more['ci']:.2f}"
+            lines[-1].append(f"**{gain}**" if abs(more["accuracy"]) > more["ci"] else gain)
+        for each in (one, *others):
+            lines[-1].append(f"{each['ece']:.1f}")
+    gains, eces = ("support only: more", "support and queries: more"), ("ECE %", "support only", "support and queries")
+    return table(["data", "ways", "shots", "one view, accuracy %", *gains, *eces], lines)
 
 
 def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from e3bm.fewshot.trust import TrustPrior
 from e3bm.runs.evaluation.metrics import BINS, Z95
 
 OURS, TOGETHER, LAST = "E3BMClassifier", "E3BMClassifier, queries used together", "last epoch alone"
+ONE_VIEW = "one view"
 Answer = Callable[[Table, Episode], Answers]
 MOST_FITS = 200
 _FITS: dict[tuple[str, TrustPrior, int, bytes, bytes], FittedHead] = {}
@@ -78,16 +80,32 @@ def measure(table: Table, ways: int, shots: int, count: int, answers: list[Answe
 
 
 def two_views(table: Table, mirrored: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
-    """Our accuracy with photos as they are, and how much more it is with features averaged with the mirror image's."""
-    averaged, prior = replace(table, features=(table.features + mirrored.features) / 2), load_prior()
-    percent: list[list[float]] = []
-    for episode in episodes(table, ways, shots, count):
-        shares = [
-            fitted(prior, each, episode).probabilities(each.features[episode.query]) for each in (table, averaged)
-        ]
-        percent.append([100 * float((share.argmax(1) == episode.query_labels).mean()) for share in shares])
-    one, two = np.array(percent).T
-    return {**_with_interval("accuracy", "ci", one), "two_views_more": _with_interval("accuracy", "ci", two - one)}
+    """Our accuracy and calibration with photos as they are; and how much more accurate it is, and how calibrated, where
+    features are averaged with the mirror image's: those of the support only, or those of the queries too.
+    """
+    averaged = replace(table, features=(table.features + mirrored.features) / 2)
+    seen = {ONE_VIEW: (table, table), "support": (averaged, table), "both": (averaged, averaged)}
+    found: dict[str, dict[str, Any]] = {}
+    for kind, (support, query) in seen.items():
+        answer = partial(_answer_of_views, kind, support, query)
+        own = measure(table, ways, shots, count, [answer])[kind]
+        percent = 100 * np.array(own["right"]) / [len(one.query) for one in episodes(table, ways, shots, count)]
+        found[kind] = {**own, "percent": percent}
+    parts = {}
+    for kind, own in found.items():
+        sure, right, number = own["bins"]
+        more = own["percent"] - (0 if kind == ONE_VIEW else found[ONE_VIEW]["percent"])
+        likelihood = np.array(own["nll"]) - (0 if kind == ONE_VIEW else found[ONE_VIEW]["nll"])
+        parts[kind] = {
+            **_with_interval("accuracy", "ci", more),
+            **_with_interval("nll", "nll_ci", likelihood),
+            "ece": round(float(100 * np.abs(sure - right).sum() / number.sum()), 3),
+        }
+    return parts
+
+
+def _answer_of_views(kind: str, support: Table, query: Table, _: Table, episode: Episode) -> Answers:
+    return {kind: fitted(load_prior(), support, episode).probabilities(query.features[episode.query])}
 
 
 def rows_of(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from e3bm.errors import SettingsError
@@ -31,7 +30,8 @@ class Registry(Generic[Entry]):
         return add
 
     def __getitem__(self, name: str) -> Entry:
-        self._load_plugins()
+        if name not in self._entries:
+            self._load_plugins()
         if name in self._broken:
             raise SettingsError(f"The {self.noun} '{name}' cannot be loaded: {self._broken[name]}.")
         if name not in self._entries:
@@ -47,13 +47,16 @@ class Registry(Generic[Entry]):
         return iter(sorted(self._entries))
 
     def __contains__(self, name: object) -> bool:
-        self._load_plugins()
+        if name not in self._entries:
+            self._load_plugins()
         return name in self._entries
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
             return
         self._plugins_loaded = True
+        from importlib.metadata import entry_points
+
         for point in entry_points(group=f"e3bm.{self.kind}"):
             if point.name in self._entries:
                 continue

@@ -179,6 +179,7 @@ def test_what_cannot_be_learned_from_is_refused(model, tmp_path):
     refused("look the same", new.fit, {"caf\u00e9": pictures("sky", 1), "cafe\u0301": pictures("sand", 1)})
     refused("photo 1 cannot be used: it is an array of float64", model.predict, np.zeros((4, 4, 3)))
     refused("3 columns|5 columns|columns; found shape", model.predict_features, np.zeros((2, 3)))
+    refused("needs rows of two or more classes; found only 'a'", new.fit_features, {"a": np.ones((2, 3))})
     refused("NaN", new.fit_features, {"a": np.full((2, 3), np.nan), "b": np.ones((1, 3))})
     refused("No photo was given", model.features, [])
     refused("There is no class 'owl'; there are brick, grass, sky", model.add_shots, "owl", pictures("sky", 1))

@@ -138,6 +138,29 @@ def test_what_cannot_be_read_is_a_sentence(texts, words):
         TextClassifier(letters).fit(TOPICS).features(texts)
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"food": ["soup"]}, "A classifier needs sentences of two or more classes; found only 'food'."),
+        ({"food": ["soup"], "sport": []}, "Class 'sport' has no sentence; add one or more, or leave the class out."),
+        ({"food": ["soup"], "sport": ["soup"]}, "The same sentence is in class 'food'"),
+        ({"food": ["soup"], "sport": ["x", " "]}, "Sentence 2 cannot be used"),
+        (["soup"], "A list of sentences needs a label for each: fit(sentences, labels)."),
+    ],
+)
+def test_errors_speak_of_sentences(source, words):
+    with pytest.raises(DataError) as caught:
+        TextClassifier(letters).fit(source)
+    assert words in str(caught.value)
+    assert "photo" not in str(caught.value)
+
+
+def test_notes_speak_of_sentences():
+    notes = TextClassifier(letters).fit({"food": ["soup"], "sport": ["match", "match"]}).notes
+    assert any("'food' has a single sentence" in note for note in notes)
+    assert any("has the same sentence more than once" in note for note in notes)
+
+
 def test_an_encoder_that_gives_nonsense_is_named():
     with pytest.raises(DataError, match="for 9 sentences"):
         TextClassifier(lambda texts: np.zeros(3)).fit({"a": [f"a{n}" for n in range(9)], "b": ["b"]})

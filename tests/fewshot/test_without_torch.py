@@ -1,5 +1,6 @@
 """Predicting and serving never import torch, and say what torch says; exported networks are kept and checked."""
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from PIL import Image
 
 from e3bm import FewShotClassifier
 from e3bm.data.pixels.pipeline import Pipeline
+from e3bm.data.read.photos import photo_image, photo_pixels
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.fewshot.fitted_head import FitOptions, epoch_disagreement, fit_head, known_scores
 from e3bm.fewshot.networks import cache as network_cache
@@ -71,8 +73,16 @@ PREDICT = """
 import sys
 from e3bm.cli.main import main
 code = main(["predict", *sys.argv[1:], "--json", "--coverage", "0.8"])
-assert "torch" not in sys.modules
+unneeded = {"torch", "jaxtyping", "typeguard", "pydantic", "rich", "asyncio", "onnx", "pillow_heif"} & {*sys.modules}
+assert not unneeded, unneeded
 sys.exit(code)
+"""
+
+WORK = """
+import sys
+import e3bm.serving.work.process, e3bm.serving.work.photos, e3bm.serving.work.models
+unneeded = {"torch", "jaxtyping", "fastapi", "uvicorn", "pydantic", "prometheus_client"} & {*sys.modules}
+assert not unneeded, unneeded
 """
 
 SERVE = """
@@ -111,7 +121,11 @@ if __name__ == "__main__":
 """
 
 
-def test_predict_does_not_import_torch_and_says_what_torch_says(model, photo, monkeypatch):
+def test_a_work_process_of_a_server_imports_nothing_of_the_web_framework():
+    run(WORK)
+
+
+def test_predict_imports_nothing_heavy_and_says_what_torch_says(model, photo, monkeypatch):
     (found,) = json.loads(run(PREDICT, model, photo))
     assert found.pop("path") == str(photo)
     monkeypatch.setenv(packaged.ENGINE_VARIABLE, "torch")
@@ -206,6 +220,17 @@ def test_only_the_middle_of_a_photo_is_resized_and_it_is_the_same_middle(size, c
     assert np.abs(found - expected).max() <= 1
     assert (found != expected).mean() < 3e-5 * 255
     assert np.array_equal(resize.photo(whole), whole)
+    image = Image.fromarray(grain[..., 0] if channels == 1 else grain)
+    assert np.array_equal(resize.photo_middle(image, crop), found)
+
+
+@pytest.mark.parametrize("text", [LITE0.pipeline, "channels 1, invert, channels 3, normalise imagenet"])
+def test_an_image_is_preprocessed_as_its_pixels_are(text):
+    file = io.BytesIO()
+    Image.fromarray(pictures("sky", 1)[0]).resize((400, 300)).save(file, "JPEG")
+    pipeline = Pipeline.parse(text)
+    expected = pipeline.photo(photo_pixels(file.getvalue()))
+    assert np.array_equal(pipeline.photo(photo_image(file.getvalue())), expected)
 
 
 def test_a_damaged_or_missing_export_is_made_again(model, cache):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.serving.gate.forms import Upload
+from e3bm.serving.exchange import Upload
 from e3bm.serving.work.models import open_model
 from photo_models import picture, support, unfitted
 

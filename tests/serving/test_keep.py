@@ -19,7 +19,7 @@ import pytest
 
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.serving.errors import RequestError
+from e3bm.serving.exchange import RequestError
 from e3bm.serving.kept.journal import MAGIC, Journal, keep_workspace
 from e3bm.serving.kept.workspace import Workspace
 from e3bm.serving.settings import ServeSettings

@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
@@ -78,7 +77,8 @@ def _cause_outside(error: BaseException) -> str | None:
     said = str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(said)):
         return "there is not enough memory for this; ask for less at a time, or close other programs"
-    if isinstance(error, BrokenProcessPool):
+    pools: Any = sys.modules.get("concurrent.futures.process")  # not imported where no pool was made
+    if pools is not None and isinstance(error, pools.BrokenProcessPool):
         return "a worker process has ended or was killed, perhaps for lack of memory; try fewer workers"
     lost = isinstance(error, RuntimeError | ConnectionError) and PEER_GONE.search(f"{type(error).__name__} {said}")
     if lost and int(os.environ.get("WORLD_SIZE", "1")) > 1:

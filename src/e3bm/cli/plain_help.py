@@ -15,6 +15,16 @@ MARKERS = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldNam
 Found = TypeVar("Found")
 
 
+class _Words(tuple[str, ...]):
+    """`tuple[str, ...]` under a plain name, which tyro understands without importing a type checker."""
+
+
+Words = Annotated[
+    _Words, PrimitiveConstructorSpec("*", "TEXT ...", _Words, lambda words: isinstance(words, tuple), list)
+]
+"""Any number of words of a command line."""
+
+
 def plain_value(spelling: str) -> str:
     """What stands after an option, from tyro's spelling of its type: `{None}|PATH` is `PATH`.
 

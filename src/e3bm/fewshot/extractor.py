@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, Union
 
 import numpy as np
-from jaxtyping import Float32, UInt8
 
-from e3bm.data.pixels.pipeline import Pipeline
-from e3bm.data.read.photos import Photo, photo_name, photo_pixels
+from e3bm.array_types import Float32
+from e3bm.data.pixels.pipeline import Picture, Pipeline
+from e3bm.data.read.photos import Photo, photo_image, photo_name
 from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.networks.packaged import PackagedNetwork, SideBySide
 
@@ -38,9 +38,9 @@ class SeveralPipelines:
 
     parts: tuple[Pipeline, ...]
 
-    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> tuple[Float32[np.ndarray, "1 c h w"], ...]:
+    def photo(self, photo: Picture) -> tuple[Float32[np.ndarray, "1 c h w"], ...]:
         """What each of the networks sees of a photo."""
-        return tuple(part.photo(pixels) for part in self.parts)
+        return tuple(part.photo(photo) for part in self.parts)
 
     def __str__(self) -> str:
         return PLUS.join(map(str, self.parts))
@@ -63,6 +63,8 @@ class FeatureExtractor:
     pipeline: PhotoPipeline
     channels: int
     origin: BackboneOrigin
+    noun: ClassVar[str] = "photo"
+    """What one example is called; its plural ends in s."""
     views: int = field(default=1, kw_only=True)
     """1: the photo as it is; 2: the mean of its features and of those of its mirror image."""
 
@@ -147,7 +149,7 @@ class FeatureExtractor:
 
     def preprocess(self, photo: Photo) -> Any:
         """What the network sees of a photo: [1, channels, height, width], or a tuple of these for several networks."""
-        return self.pipeline.photo(photo_pixels(photo, self.channels))
+        return self.pipeline.photo(photo_image(photo, self.channels))
 
     def features_of(self, image: Any) -> Float32[np.ndarray, " D"]:
         """The features of what ``preprocess`` gives, averaged over the views."""

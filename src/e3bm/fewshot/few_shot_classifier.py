@@ -4,18 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
-from jaxtyping import Float, Float32
 
+from e3bm.array_types import Float, Float32
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
-from e3bm.fewshot.learning.evaluation import Evaluation
-from e3bm.fewshot.learning.suggest import Suggestion, check_count, suggest
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, parse_views, read_model, save_model
 from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.prediction import Prediction, Predictions
@@ -23,6 +21,10 @@ from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.read_photos import LabelledPhotos, Source, list_photos, open_photos, read_features, read_shots
 from e3bm.fewshot.support_set import Shots, feature_shots, moved_shots
 from e3bm.progress import Progress
+
+if TYPE_CHECKING:  # what a prediction does without
+    from e3bm.fewshot.learning.evaluation import Evaluation
+    from e3bm.fewshot.learning.suggest import Suggestion
 
 
 class FewShotClassifier:
@@ -68,13 +70,13 @@ class FewShotClassifier:
         """Learn from a folder with a subfolder per class, a CSV file (path, label), Label Studio's JSON, a mapping from
         classes to photos, or photos and labels (lists, or columns of a pandas frame).
         """
-        with self._opened(source, labels) as photos:
+        with self._opened(source, labels, skip_missing=skip_unreadable) as photos:
             read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
         return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
 
     def fit_features(self, features: Mapping[str, Float[np.ndarray, "K D"]]) -> "FewShotClassifier":
         """Learn from features of photos, by class, as ``features`` gives them."""
-        return self._refit({name: feature_shots(name, rows) for name, rows in features.items()})
+        return self._refit({name: feature_shots(name, rows) for name, rows in features.items()}, noun="row")
 
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add a class; the result equals a fit from scratch with it."""
@@ -110,8 +112,10 @@ class FewShotClassifier:
         *,
         skip_unreadable: bool = False,
         progress: Progress | None = None,
-    ) -> list[Suggestion]:
+    ) -> "list[Suggestion]":
         """Which of these photos (or of a folder's) to label next, the most useful first, each with the reason."""
+        from e3bm.fewshot.learning.suggest import check_count, suggest
+
         check_count(count)
         fitted, some = self.fitted, self._listed(photos)
         read = read_features(some, _paths(some), self.extractor, skip_unreadable=skip_unreadable, progress=progress)
@@ -180,17 +184,17 @@ class FewShotClassifier:
         *,
         skip_unreadable: bool = False,
         progress: Progress | None = None,
-    ) -> Evaluation:
+    ) -> "Evaluation":
         """How well it does on labelled photos, in the forms that ``fit`` takes; other classes should be unknown."""
         from e3bm.fewshot.learning.evaluate_photos import evaluate_photos
 
-        with self._opened(source, labels) as photos:
+        with self._opened(source, labels, skip_missing=skip_unreadable, one_class=True) as photos:
             return evaluate_photos(
                 self.fitted,
                 self.extractor,
                 photos,
                 skip_unreadable=skip_unreadable,
-                noun=self._noun(),
+                noun=self.extractor.noun,
                 progress=progress,
             )
 
@@ -320,7 +324,7 @@ class FewShotClassifier:
         if self._fitted is None:
             return f"<{name}, not fitted>"
         counts = self.counts
-        return f"<{name}: {len(counts)} classes, {sum(counts.values())} {self._noun()}s>"
+        return f"<{name}: {len(counts)} classes, {sum(counts.values())} {self.extractor.noun}s>"
 
     def _repr_html_(self) -> str:
         from e3bm.fewshot.learning.notebook import classifier_html
@@ -331,20 +335,35 @@ class FewShotClassifier:
 
     _reads_sentences = False
 
-    def _opened(self, source: Source, labels: Sequence[object] | None) -> AbstractContextManager[LabelledPhotos]:
-        return open_photos(source, labels)
+    def _opened(
+        self,
+        source: Source,
+        labels: Sequence[object] | None,
+        *,
+        skip_missing: bool = False,
+        one_class: bool = False,
+    ) -> AbstractContextManager[LabelledPhotos]:
+        return open_photos(source, labels, skip_missing=skip_missing, one_class=one_class)
 
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
         return list_photos(photos)
 
-    def _noun(self) -> str:
-        return "photo"
-
     def _refit(
-        self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()
+        self,
+        shots: Mapping[str, Shots],
+        *,
+        noun: str | None = None,
+        notes: tuple[str, ...] = (),
+        unused: tuple[UnusedFile, ...] = (),
     ) -> "FewShotClassifier":
         self._fitted = fit_model(
-            shots, self.options, self.prior_path, sentences=self._reads_sentences, notes=notes, unused=unused
+            shots,
+            self.options,
+            self.prior_path,
+            sentences=self._reads_sentences,
+            noun=noun or self.extractor.noun,
+            notes=notes,
+            unused=unused,
         )
         return self
 

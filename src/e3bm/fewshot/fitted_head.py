@@ -10,8 +10,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
+from e3bm.array_types import Bool, Float, Int64
 from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.prior.canonical import canonical_array
 from e3bm.fewshot.prior.head_arrays import HeadArrays, log_sum_exp, softmax

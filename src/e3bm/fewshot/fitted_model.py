@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
+from e3bm.array_types import Float
 from e3bm.data.read.photos import UnusedFile, unused_sentences
 from e3bm.errors import DataError
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
@@ -146,15 +146,17 @@ def fit_model(
     prior_path: Path | None = None,
     *,
     sentences: bool = False,
+    noun: str = "photo",
     notes: tuple[str, ...] = (),
     unused: tuple[UnusedFile, ...] = (),
     progress: Progress | None = None,
 ) -> FittedModel:
     """Fit the labelled features of every class; ``notes`` and ``unused`` tell of the photos they came from.
 
-    The shipped prior has other numbers of trust for ``sentences`` than for photos.
+    The shipped prior has other numbers of trust for ``sentences`` than for photos; ``noun`` is what an example is
+    called.
     """
-    support = SupportSet.of(shots)
+    support = SupportSet.of(shots, noun)
     from e3bm.fewshot.prior.file import load_prior, load_text_prior
 
     prior = load_text_prior(prior_path) if sentences else load_prior(prior_path)

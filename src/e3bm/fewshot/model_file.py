@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +90,8 @@ def model_bytes(
     Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``. ``pictures`` are small
     ones of the labelled photos, as encoded images, in the order of the support; nobody but the page looks at them.
     """
+    from importlib.metadata import version  # reading needs none
+
     head = fitted.head
     about = {
         "format": FORMAT,

@@ -6,7 +6,6 @@ answers of the HTTP API and `E3BMClassifier.details` are all made from the field
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -122,6 +121,8 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         """Bars of the most probable classes, for notebooks."""
+        from html import escape
+
         ranked = sorted(self.probabilities.items(), key=lambda item: -item[1])[:MOST_BARS]
         bars = "".join(
             f"<tr><td>{escape(name)}</td><td style='min-width:12em'><div style='background:#0072b2;height:.8em;"
@@ -177,6 +178,8 @@ class Predictions(list[Prediction]):
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
+        from html import escape
+
         shown = "".join(
             f"<tr><td>{escape(name)}</td><td><b>{escape(one.label)}</b></td><td>{100 * one.confidence:.1f} %</td>"
             f"<td>{escape(remarks(one))}</td></tr>"

@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
 
+from e3bm.array_types import Float32
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.learning.label_files import check_not_missing, is_label_file, read_label_file
-from e3bm.fewshot.support_set import Shots, check_class_name, check_number_of_classes, numbered_names
+from e3bm.fewshot.support_set import (
+    Shots,
+    check_class_name,
+    check_not_empty,
+    check_number_of_classes,
+    numbered_names,
+)
 from e3bm.progress import Progress, Silent, stage
 
 Source = str | Path | Mapping[str, Photo | Iterable[Photo]] | Iterable[Photo]
@@ -35,26 +41,36 @@ class LabelledPhotos:
 
 
 @contextmanager
-def open_photos(source: Source, labels: Sequence[object] | None) -> Iterator[LabelledPhotos]:
-    """The photos of every class, from any form of source; an archive stays open inside of the block."""
+def open_photos(
+    source: Source,
+    labels: Sequence[object] | None,
+    *,
+    noun: str = "photo",
+    skip_missing: bool = False,
+    one_class: bool = False,
+) -> Iterator[LabelledPhotos]:
+    """The photos of every class, or what else ``noun`` says, from any form of source; an archive is open in the block.
+
+    With ``skip_missing`` photos that a table names need not be there; ``one_class`` is enough for an evaluation.
+    """
     if isinstance(source, str | Path):
         if labels is not None:
             raise DataError("Labels go with a list of photos; in a folder the subfolders are the classes.")
         check_not_missing(Path(source))
         if is_label_file(Path(source)):
-            listed = read_label_file(Path(source))
+            listed = read_label_file(Path(source), skip_missing=skip_missing)
             yield LabelledPhotos({name: list(paths) for name, paths in listed.by_class().items()}, listed.unused)
             return
-        with photos_by_class(Path(source)) as found:
+        with photos_by_class(Path(source), one_class=one_class) as found:
             yield LabelledPhotos({name: list(photos) for name, photos in found.by_class.items()}, found.unused)
     elif isinstance(source, Mapping):
         if labels is not None:
-            raise DataError("Labels go with a list of photos; in a mapping the keys are the classes.")
+            raise DataError(f"Labels go with a list of {noun}s; in a mapping the keys are the classes.")
         yield LabelledPhotos({_class_name(name): list_photos(photos) for name, photos in source.items()})
     elif labels is None:
-        raise DataError("A list of photos needs a label for each: fit(photos, labels).")
+        raise DataError(f"A list of {noun}s needs a label for each: fit({noun}s, labels).")
     else:
-        yield LabelledPhotos(_labelled(as_photos(source)[0], labels))
+        yield LabelledPhotos(_labelled(as_photos(source)[0], labels, noun))
 
 
 def list_photos(photos: Photo | Iterable[Photo]) -> list[Photo]:
@@ -64,17 +80,16 @@ def list_photos(photos: Photo | Iterable[Photo]) -> list[Photo]:
     return as_photos(photos)[0]
 
 
-def check_classes(photos: Mapping[str, Sequence[Photo]]) -> None:
+def check_classes(photos: Mapping[str, Sequence[Photo]], noun: str = "photo") -> None:
     """Refuse classes that nothing can be learned from, before any photo is read."""
     for name, some in photos.items():
         check_class_name(name)
-        if not some:
-            raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
+        check_not_empty(name, some, noun)
 
 
-def check_source(source: Source) -> None:
+def check_source(source: Source, *, skip_missing: bool = False) -> None:
     """Refuse a folder or archive of which no classifier can be made; quick, since no photo is decoded."""
-    with open_photos(source, None) as photos:
+    with open_photos(source, None, skip_missing=skip_missing) as photos:
         check_classes(photos.by_class)
         check_number_of_classes(photos.by_class)
 
@@ -87,7 +102,8 @@ def read_shots(
     progress: Progress | None = None,
 ) -> ReadShots:
     """The features of all photos; those that cannot be read are named together, in one error or as skipped."""
-    check_classes(photos)
+    noun = extractor.noun
+    check_classes(photos, noun)
     progress, done = progress or Silent(), 0
     shots, failures = {}, []
     with stage(progress, "features", sum(map(len, photos.values()))):
@@ -107,8 +123,8 @@ def read_shots(
             if rows:
                 shots[name] = Shots(np.stack(rows), tuple(kept))
             elif skip_unreadable:
-                raise DataError(f"No photo of class '{name}' can be used; the first: {failures[-len(some)]}")
-    refuse_unreadable(failures, skip=skip_unreadable)
+                raise DataError(f"No {noun} of class '{name}' can be used; the first: {failures[-len(some)]}")
+    refuse_unreadable(failures, skip=skip_unreadable, noun=noun)
     return ReadShots(shots, tuple(failures))
 
 
@@ -131,33 +147,33 @@ def read_features(
 ) -> ReadFeatures:
     """The features of photos without labels; those that cannot be read are named as ``read_shots`` does."""
     if not photos:
-        raise DataError("No photo was given; give one or more.")
+        raise DataError(f"No {extractor.noun} was given; give one or more.")
     progress, found = progress or Silent(), []
     with stage(progress, "photos", len(photos)):
         for row in extractor.features_or_errors(photos, names):
             found.append(row)
             progress.advance(len(found))
     failures = [str(row) for row in found if isinstance(row, DataError)]
-    refuse_unreadable(failures, skip=skip_unreadable)
+    refuse_unreadable(failures, skip=skip_unreadable, noun=extractor.noun)
     kept = [(place, row) for place, row in enumerate(found) if not isinstance(row, DataError)]
     if not kept:
-        raise DataError(f"None of the photos can be used; the first: {failures[0]}")
+        raise DataError(f"None of the {extractor.noun}s can be used; the first: {failures[0]}")
     return ReadFeatures(np.stack([row for _, row in kept]), tuple(place for place, _ in kept), tuple(failures))
 
 
-def refuse_unreadable(failures: Sequence[str], *, skip: bool) -> None:
+def refuse_unreadable(failures: Sequence[str], *, skip: bool, noun: str = "photo") -> None:
     """One error for all photos that cannot be read, unless they are to be skipped."""
     if failures and not skip:
-        which = "it" if len(failures) == 1 else f"these {len(failures)} photos"
+        which = "it" if len(failures) == 1 else f"these {len(failures)} {noun}s"
         raise DataError(
             f"{' '.join(failures)} Remove or replace {which}, or continue without: --skip-unreadable "
             "(skip_unreadable=True in Python)."
         )
 
 
-def _labelled(photos: list[Photo], labels: Sequence[object]) -> dict[str, list[Photo]]:
+def _labelled(photos: list[Photo], labels: Sequence[object], noun: str) -> dict[str, list[Photo]]:
     if len(photos) != len(labels):
-        raise DataError(f"Every photo needs a label; found {len(photos)} photos and {len(labels)} labels.")
+        raise DataError(f"Every {noun} needs a label; found {len(photos)} {noun}s and {len(labels)} labels.")
     found: dict[str, list[Photo]] = {}
     for photo, label in zip(photos, labels, strict=True):
         found.setdefault(_class_name(label), []).append(photo)

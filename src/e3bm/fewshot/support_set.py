@@ -2,12 +2,12 @@
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
 
+from e3bm.array_types import Float, Float32, Int64
 from e3bm.errors import DataError
 from e3bm.fewshot.prior.canonical import canonical_array
 
@@ -40,19 +40,20 @@ class SupportSet:
     """Classes in the order of their names, each with its examples."""
 
     shots: Mapping[str, Shots]
+    noun: str = "photo"
+    """What one example is called in sentences; its plural ends in s."""
 
     @classmethod
-    def of(cls, shots: Mapping[str, Shots]) -> "SupportSet":
-        """A support set with classes in order; DataError where names, photos or classes cannot be used."""
+    def of(cls, shots: Mapping[str, Shots], noun: str = "photo") -> "SupportSet":
+        """A support set with classes in order; DataError where names, examples or classes cannot be used."""
         for name in shots:
             check_class_name(name)
         _refuse_lookalike_names(shots)
         for name, some in shots.items():
-            if not len(some):
-                raise DataError(f"Class '{name}' has no photo; add one or more, or leave the class out.")
-        check_number_of_classes(shots)
-        support = cls({name: shots[name] for name in sorted(shots)})
-        support._refuse_shared_photos()
+            check_not_empty(name, some, noun)
+        check_number_of_classes(shots, noun)
+        support = cls({name: shots[name] for name in sorted(shots)}, noun)
+        support._refuse_shared()
         return support
 
     @property
@@ -72,12 +73,12 @@ class SupportSet:
         return tuple(name for some in self.shots.values() for name in some.names)
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences about what works but may not be meant: single photos, photos that are twice, `Crow` and `crow`."""
-        found = []
+        """Sentences about what works but may not be meant: single examples, the same one twice, `Crow` and `crow`."""
+        found, noun = [], self.noun
         single = [name for name, some in self.shots.items() if len(some) == 1]
         if single:
-            which = f"{'Class' if len(single) == 1 else 'Classes'} {_quoted(single)} {_have(single)} a single photo"
-            found.append(f"{which}: this works, but more photos make predictions surer.")
+            which = f"{'Class' if len(single) == 1 else 'Classes'} {_quoted(single)} {_have(single)} a single {noun}"
+            found.append(f"{which}: this works, but more {noun}s make predictions surer.")
         found += [
             f"The classes {_quoted(names)} differ only in upper and lower case; if they are one class, merge their "
             f"folders."
@@ -88,10 +89,12 @@ class SupportSet:
             if twice:
                 first = " and ".join(some.names[row] for row in twice[0][:2])
                 others = f" (and {len(twice) - 1} more like that)" if len(twice) > 1 else ""
-                found.append(f"Class '{name}' has the same photo more than once: {first}{others}; it counts each time.")
+                found.append(
+                    f"Class '{name}' has the same {noun} more than once: {first}{others}; it counts each time."
+                )
         return tuple(found)
 
-    def _refuse_shared_photos(self) -> None:
+    def _refuse_shared(self) -> None:
         labels, names = self.labels, self.names
         pairs = [
             (group[0], row)
@@ -103,9 +106,9 @@ class SupportSet:
             return
         first, second = pairs[0]
         classes = self.classes
-        more = f" {len(pairs)} photos are shared like that." if len(pairs) > 1 else ""
+        more = f" {len(pairs)} {self.noun}s are shared like that." if len(pairs) > 1 else ""
         raise DataError(
-            f"The same photo is in class '{classes[labels[first]]}' ({names[first]}) and in class "
+            f"The same {self.noun} is in class '{classes[labels[first]]}' ({names[first]}) and in class "
             f"'{classes[labels[second]]}' ({names[second]}); remove it from one of them.{more}"
         )
 
@@ -132,11 +135,17 @@ def check_class_name(name: str) -> None:
         raise DataError(f"The class name '{name[:40]}...' has {len(name)} characters; {LONGEST_NAME} at most.")
 
 
-def check_number_of_classes(names: Collection[str]) -> None:
+def check_not_empty(name: str, examples: Sized, noun: str = "photo") -> None:
+    """Refuse a class without an example."""
+    if not len(examples):
+        raise DataError(f"Class '{name}' has no {noun}; add one or more, or leave the class out.")
+
+
+def check_number_of_classes(names: Collection[str], noun: str = "photo") -> None:
     """Refuse fewer than two classes."""
     if len(names) < 2:
         found = "".join(f"only '{name}'" for name in names) or "none"
-        raise DataError(f"A classifier needs photos of two or more classes; found {found}.")
+        raise DataError(f"A classifier needs {noun}s of two or more classes; found {found}.")
 
 
 def numbered_names(name: str, count: int) -> tuple[str, ...]:

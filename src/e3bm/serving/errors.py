@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from e3bm.errors import E3BMError
+from e3bm.serving.exchange import RequestError
 
 LOG = logging.getLogger("e3bm.serving")
-RETRY_AFTER = 2
 DEFECT = "This is a defect of e3bm; the server's log says where."
 SENTENCES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
 
@@ -38,21 +38,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-
-
-class RequestError(HTTPException):
-    """A request that is not served, with a status and a sentence for the client.
-
-    It is an HTTPException because the framework lets those through while it reads a request.
-    """
-
-    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, sentence, dict(headers or {}))
-
-
-def busy_error(sentence: str = "The server is busy; try again in a moment.") -> RequestError:
-    """An error that asks the client to come back later."""
-    return RequestError(503, sentence, {"Retry-After": str(RETRY_AFTER)})
 
 
 def error_response(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

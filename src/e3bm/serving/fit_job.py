@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from e3bm.errors import E3BMError
-from e3bm.serving.errors import DEFECT, RequestError
+from e3bm.serving.errors import DEFECT
+from e3bm.serving.exchange import RequestError
 from e3bm.serving.kept.workspace import Fit, FitPlan, Workspace
 from e3bm.serving.work.models import fit_features
 from e3bm.serving.work.process import Stopped, Told, WorkProcess

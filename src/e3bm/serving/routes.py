@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from e3bm.serving.errors import RequestError
+from e3bm.serving.exchange import RequestError
 from e3bm.serving.fit_job import finished
 from e3bm.serving.gate.forms import form_schema, read_form
 from e3bm.serving.schemas import (
@@ -24,7 +24,7 @@ from e3bm.serving.schemas import (
     WorkspaceState,
 )
 from e3bm.serving.service import Service
-from e3bm.serving.states import class_state, job_state, workspace_state
+from e3bm.serving.states import answer_state, class_state, job_state, workspace_state
 from e3bm.serving.work.models import file_of_model, onnx_of_model, open_model
 from e3bm.serving.work.photos import HowToPredict, photos_to_keep, predict_uploads
 from e3bm.serving.work.process import Shared
@@ -110,7 +110,8 @@ def _class_routes(router: APIRouter, service: Service) -> None:
         now.find(number)
         form = await read_form(request, "photos", settings.most_images)
         extractor = Shared(now.unfitted.extractor)
-        rows, pictures = await service.photo_work.run(photos_to_keep, extractor, form.files, settings)
+        wanted = settings.pictures != "tab"
+        rows, pictures = await service.photo_work.run(photos_to_keep, extractor, form.files, service.pixels, wanted)
         return AddedPhotos(photos=await _changed(workspace.add_photos, number, rows, now, pictures))
 
     @router.patch("/classes/{number}/photos/{photo}")
@@ -144,9 +145,12 @@ def _model_routes(router: APIRouter, service: Service) -> None:
         form = await read_form(request, "photos", settings.most_images, "together", "coverage", "recall")
         how = HowToPredict(form.flag("together"), form.share("coverage"), form.share("recall"))
         extractor = Shared(now.classifier.extractor)
-        found = await service.photo_work.run(predict_uploads, extractor, Shared(now.asked), form.files, settings, how)
+        asked = Shared(now.asked)
+        found = await service.photo_work.run(predict_uploads, extractor, asked, form.files, service.pixels, how)
         note = None if how.coverage is None else now.asked.fitted.head.why_all_classes(how.coverage)
-        return PredictionList(predictions=found, together=how.together, version=now.version, note=note)
+        return PredictionList(
+            predictions=tuple(map(answer_state, found)), together=how.together, version=now.version, note=note
+        )
 
     @router.get("/model", response_class=Response, responses=FILE)
     async def download(pictures: bool = False) -> Response:

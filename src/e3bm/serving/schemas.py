@@ -172,12 +172,6 @@ class PhotoPrediction(_PhotoColumns):
     influences: tuple[Influence, ...]
     """The photos that mattered most, the most important first."""
 
-    @classmethod
-    def of(cls, name: str, found: Prediction, influences: tuple[Influence, ...]) -> "PhotoPrediction":
-        """The answer about the photo of that name."""
-        columns = {column: value for column, value in found.as_json().items() if column in cls.model_fields}
-        return cls(name=name, influences=influences, **columns)
-
 
 class PhotoProblem(_NamedPhoto):
     """Why nothing is said of one photo."""

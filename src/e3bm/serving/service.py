@@ -2,13 +2,14 @@
 
 import asyncio
 
-from e3bm.serving.errors import RequestError
+from e3bm.serving.exchange import RequestError
 from e3bm.serving.fit_job import FitJobs
 from e3bm.serving.kept.journal import Journal, keep_workspace
 from e3bm.serving.kept.workspace import Fit, Workspace
 from e3bm.serving.metrics import Metrics
 from e3bm.serving.settings import ServeSettings
-from e3bm.serving.work.process import WorkProcess, pickled
+from e3bm.serving.work.photos import PixelLimits
+from e3bm.serving.work.process import WorkProcess, nothing, pickled
 
 
 class Service:
@@ -18,6 +19,7 @@ class Service:
         self.settings, self.workspace, self.metrics = settings, workspace, Metrics()
         pickled(workspace.initial.extractor)  # said at the start, not at the first photo
         self._journal: Journal | None = None if settings.keep is None else keep_workspace(workspace, settings.keep)
+        self.pixels = PixelLimits(settings.most_pixels, settings.most_pixels_together)
         self.photo_work = WorkProcess("photos", settings.timeout)
         self.fit_work = WorkProcess("fits", settings.fit_timeout)
         self.fits = FitJobs(workspace, self.fit_work, settings.fit_timeout)
@@ -25,7 +27,7 @@ class Service:
 
     def warm_up(self) -> None:
         """Start the process for photos now: the first request need not wait for it. A fit waits for torch anyway."""
-        self._warming.append(asyncio.create_task(self.photo_work.run(_nothing)))
+        self._warming.append(asyncio.create_task(self.photo_work.run(nothing)))
 
     def last_fit(self) -> Fit:
         """The last fit; an error where there is none."""
@@ -42,7 +44,3 @@ class Service:
         await asyncio.gather(*self._warming, return_exceptions=True)
         if self._journal is not None:
             self._journal.close()
-
-
-def _nothing() -> None:
-    """The smallest piece of work."""

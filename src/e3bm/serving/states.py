@@ -1,10 +1,22 @@
-"""The workspace and its fits as the records that the API sends."""
+"""The workspace, its fits and answers as the records that the API sends."""
 
+from e3bm.serving.exchange import RequestError
 from e3bm.serving.fit_job import FitJob
 from e3bm.serving.kept.workspace import Fit, KeptClass
-from e3bm.serving.schemas import ClassState, Doubt, FitState, Limits, ModelState, WorkspaceState
+from e3bm.serving.schemas import (
+    ClassState,
+    Doubt,
+    FitState,
+    Influence,
+    Limits,
+    ModelState,
+    PhotoPrediction,
+    PhotoProblem,
+    WorkspaceState,
+)
 from e3bm.serving.service import Service
 from e3bm.serving.settings import ServeSettings
+from e3bm.serving.work.photos import Answer
 
 
 def job_state(job: FitJob, version: int) -> FitState:
@@ -41,6 +53,16 @@ def workspace_state(service: Service) -> WorkspaceState:
 def class_state(kept: KeptClass) -> ClassState:
     """A class and the numbers of its photos."""
     return ClassState(id=kept.number, name=kept.name, photos=tuple(photo.number for photo in kept.photos))
+
+
+def answer_state(answer: Answer) -> PhotoPrediction | PhotoProblem:
+    """What is said of one photo."""
+    found = answer.found
+    if isinstance(found, Exception):
+        return PhotoProblem(name=answer.name, error=found.detail if isinstance(found, RequestError) else str(found))
+    columns = {column: value for column, value in found.as_json().items() if column in PhotoPrediction.model_fields}
+    influences = tuple(Influence(**vars(one)) for one in answer.mattered)
+    return PhotoPrediction(name=answer.name, influences=influences, **columns)
 
 
 def _fit_state(fit: Fit, *, fresh: bool) -> ModelState:

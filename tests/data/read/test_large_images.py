@@ -16,7 +16,7 @@ from e3bm.data.read.decode import (
     decode,
     decoded_pixels,
     image_size,
-    pixels_of_pillow_image,
+    plain_image,
 )
 from e3bm.errors import DataError
 
@@ -58,7 +58,7 @@ def test_squares_of_pixels_become_their_means(large, mode):
     found = decode(content)
     assert found.shape == (HEIGHT // 2, WIDTH // 2, 3)
     assert np.abs(found - means(exact, 2)).max() <= 1  # the means are rounded
-    assert np.array_equal(pixels_of_pillow_image(image), found)
+    assert np.array_equal(plain_image(image), found)
     assert image_size(content) == (WIDTH, HEIGHT) == surveying._stored_size(content, found)
 
 

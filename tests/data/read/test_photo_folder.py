@@ -138,6 +138,8 @@ def test_other_things_are_refused(tmp_path):
     refused(tmp_path / "texts", r"holds 1 files, none of them an image \(the first, a/x.mov: unknown format .mov\)")
     one = write_folder(tmp_path / "one", 2, ("sky",))
     refused(one, r"lie in one folder \('sky'\); put the photos of each class into a subfolder of its own, two or more")
+    with photos_by_class(one, one_class=True) as found:
+        assert {name: len(photos) for name, photos in found.by_class.items()} == {"sky": 2}
     refused(one / "sky" / "0.png", "is a single file")
     loose = write_folder(tmp_path / "loose", 1)
     shutil.copy(loose / "sky" / "0.png", loose / "x.png")

@@ -125,6 +125,20 @@ def test_only_classes_with_photos_are_counted(model):
         assert words in str(model.evaluate({name: pictures(name, 2, 70) for name in CLASSES[:count]}))
 
 
+def test_one_class_has_a_recall_and_no_precision(model, tmp_path):
+    folder = write_folder(tmp_path / "photos", 2, ("sky",))
+    found = model.evaluate(folder)
+    sky = {one.name: one for one in found.by_class}["sky"]
+    assert (sky.recall.count, sky.recall.of) == (found.accuracy.count, 2)
+    assert all(one.precision.of == 0 for one in found.by_class)
+    assert all(one.recall.of == 0 for one in found.by_class if one.name != "sky")
+    (_,) = [note for note in found.notes if "are of one, 'sky': the accuracy is its recall" in note]
+    assert "not defined" in found.to_html()
+    assert found.as_json()["classes"]
+    with pytest.raises(DataError, match="a subfolder of its own, even if there is only one"):
+        model.evaluate(folder / "sky")
+
+
 def test_a_perfect_result_has_a_page_too(model):
     page = model.evaluate({name: pictures(name, 1, 70) for name in CLASSES[:2]}).to_html()
     assert "Every photo got its right name" in page or "was called" in page

@@ -76,6 +76,23 @@ def test_tasks_without_one_label_are_named(tmp_path):
     }
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_missing_photos_are_named_and_left_out_where_that_is_asked_for(folder, kind):
+    entries = [*listed(folder), ("sky/gone.png", "sky")]
+    table = folder / f"with_missing.{kind}"
+    rows = "path,label\n" + "".join(f"{path},{label}\n" for path, label in entries)
+    table.write_text(rows if kind == "csv" else json.dumps([task(path, [label]) for path, label in entries]))
+    with pytest.raises(DataError, match=r"names photos that are not there: sky/gone.png.*--skip-unreadable"):
+        unfitted().fit(table)
+    found = unfitted().fit(table, skip_unreadable=True)
+    assert same_fit(found, unfitted().fit(folder))
+    (note,) = [note for note in found.notes if "gone.png" in note]
+    assert note == f"{folder / 'sky' / 'gone.png'} cannot be used: there is no such file."
+    told = found.evaluate(table, skip_unreadable=True)
+    assert len(told.labels) == len(entries) - 1
+    assert note in told.notes
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [

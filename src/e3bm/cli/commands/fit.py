@@ -54,7 +54,7 @@ def run(words: Sequence[str]) -> int:
     from e3bm.fewshot.read_photos import check_source
 
     check_target(options.out, replace=options.force)
-    check_source(options.photos)  # before a network is loaded
+    check_source(options.photos, skip_missing=options.skip_unreadable)  # before a network is loaded
     model = FewShotClassifier(
         options.backbone,
         pipeline=options.pipeline,

@@ -5,11 +5,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import tyro
 
 from e3bm.cli.console import parse, print_json, progress_here, show
+from e3bm.cli.plain_help import Words
 from e3bm.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -28,15 +29,17 @@ STDIN = "-"
 class Options:
     """Which model, and which photos."""
 
+    # To understand `float | None` or `tuple[str, ...]`, tyro imports a whole type checker; a prediction cannot wait.
+
     model: Annotated[Path, tyro.conf.Positional]
     """A model file made by `e3bm fit`."""
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    paths: Annotated[Words, tyro.conf.Positional]
     """Photos, folders of photos, or - to read paths from stdin, one per line."""
-    coverage: float | None = None
+    coverage: Optional[float] = None  # noqa: UP045
     """Also print, for every photo, a set of classes that should contain the right one in this share of cases."""
-    recall: float | None = None
+    recall: Optional[float] = None  # noqa: UP045
     """Share of photos of the classes that should not be called unknown; unset: what the model was fitted with."""
-    backbone: str | None = None
+    backbone: Optional[str] = None  # noqa: UP045
     """Run folder or transformers:NAME, if the model file does not contain its backbone."""
     transductive: bool = False
     """Use all photos together (SIB+E3BM): better with many photos, but each prediction then depends on the others."""

@@ -95,16 +95,18 @@ class ClassFolders:
 
     name, example = "class folders", "<class>/<image>"
 
-    def __init__(self, *, empty_folders: bool = False) -> None:
-        """``empty_folders`` tells whether folders without an image are passed over, and no error."""
-        self.empty_folders = empty_folders
+    def __init__(self, *, empty_folders: bool = False, one_class: bool = False) -> None:
+        """Folders without an image are errors unless ``empty_folders`` passes over them, and so is a single folder of
+        images unless ``one_class`` takes it for a class.
+        """
+        self.empty_folders, self.one_class = empty_folders, one_class
 
     def find(self, tree: FileTree, known: KnownClasses) -> Listing | None:
         """Look for folders with the names of known classes, or take every folder for a class if none are known."""
         images = [name for name in tree.names if is_image_name(name)]
         if not images:
             return None
-        place = _known_place(images, known.split_of) if known.split_of else _shared_place(tree, images)
+        place = _known_place(images, known.split_of) if known.split_of else _shared_place(tree, images, self.one_class)
         if place is None:
             return None
         split_of = {**known.split_of, **_listed_splits(tree, known.split_of)}
@@ -141,15 +143,18 @@ def _known_place(images: Iterable[str], classes: Mapping[str, str]) -> Place | N
     return seen.most_common(1)[0][0] if seen else None
 
 
-def _shared_place(tree: FileTree, images: list[str]) -> Place:
-    """The deepest folder that holds all images."""
+def _shared_place(tree: FileTree, images: list[str], one_class: bool) -> Place:
+    """The deepest folder that holds the folders of all classes."""
     folders = {tuple(name.split("/")[:-1]) for name in images}
     if len(folders) == 1:
-        inner = "/".join(next(iter(folders)))
-        which = f" ('{inner}')" if inner else ""
+        (only,) = folders
+        if only and one_class:
+            return only[:-1]
+        which = f" ('{'/'.join(only)}')" if only else ""
+        number = "even if there is only one" if one_class else "two or more"
         raise DataError(
             f"All {len(images)} images of {tree.where} lie in one folder{which}; "
-            "put the photos of each class into a subfolder of its own, two or more."
+            f"put the photos of each class into a subfolder of its own, {number}."
         )
     first, last = min(folders), max(folders)
     shared = 0

@@ -9,9 +9,10 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Shaped, UInt8
 from PIL import Image
 
+from e3bm.array_types import Float, Float32, Float64, Shaped, UInt8
+from e3bm.data.read.decode import image_pixels
 from e3bm.errors import DataError, SettingsError
 from e3bm.registry import Registry
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     Images = Shaped[Tensor, "N C H W"]
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-REACH = 2
-"""How many pixels of the smaller photo the widest filter looks to each side."""
+Picture = UInt8[np.ndarray, "H W C"] | Image.Image
+"""One photo: bytes with channels last, or an image of Pillow's in RGB or grey, whose pixels are not copied."""
 
 
 @dataclass(frozen=True)
@@ -135,30 +136,28 @@ class Resize:
 
     def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
         """The same for one photo, by Pillow."""
-        (height, width, channels), (high, wide) = pixels.shape, self._new_size(pixels)
+        (height, width, channels), (high, wide) = pixels.shape, self._new_size(*pixels.shape[:2])
         if (high, wide) == (height, width):
             return pixels
         return np.asarray(_image(pixels).resize((wide, high), FILTERS[self.filter])).reshape(high, wide, channels)
 
-    def photo_middle(self, pixels: UInt8[np.ndarray, "H W C"], crop: "CentreCrop") -> UInt8[np.ndarray, "h w C"]:
+    def photo_middle(self, photo: "Picture", crop: "CentreCrop") -> UInt8[np.ndarray, "h w C"]:
         """The same, and then its middle, of which alone it computes the pixels.
 
         Across first, then down, as Pillow does it with a whole photo: both orders round, and not alike.
         """
-        (height, width, channels), (high, wide), side = pixels.shape, self._new_size(pixels), crop.size
+        image, side = _image(photo), crop.size
+        high, wide = self._new_size(image.height, image.width)
         top, left = crop.corner(high, wide)
-        if (high, wide) == (height, width):
-            return crop.photo(pixels)
-        down, across = height / high, width / wide
-        reach = REACH * max(down, 1) + 1
-        first, last = max(int(top * down - reach), 0), min(int((top + side) * down + reach) + 1, height)
-        columns = (left * across, 0, min((left + side) * across, width), last - first)
-        rows = (0, top * down - first, side, min((top + side) * down, height) - first)
-        narrow = _image(pixels[first:last]).resize((side, last - first), FILTERS[self.filter], columns)
-        return np.asarray(narrow.resize((side, side), FILTERS[self.filter], rows)).reshape(side, side, channels)
+        if (wide, high) == image.size:
+            return _pixels(image.crop((left, top, left + side, top + side)))
+        down, across = image.height / high, image.width / wide
+        columns = (left * across, 0, min((left + side) * across, image.width), image.height)
+        rows = (0, top * down, side, min((top + side) * down, image.height))
+        narrow = image.resize((side, image.height), FILTERS[self.filter], columns)
+        return _pixels(narrow.resize((side, side), FILTERS[self.filter], rows))
 
-    def _new_size(self, pixels: UInt8[np.ndarray, "H W C"]) -> tuple[int, int]:
-        height, width = pixels.shape[:2]
+    def _new_size(self, height: int, width: int) -> tuple[int, int]:
         short = min(height, width)
         return self.size * height // short, self.size * width // short
 
@@ -369,22 +368,22 @@ class Pipeline:
             images = step(images, part)
         return self.normalisation(images, dtype)
 
-    def photo(self, pixels: UInt8[np.ndarray, "H W C"]) -> Float32[np.ndarray, "1 c h w"]:
-        """The bytes of one photo to model input, by Pillow and NumPy; a pipeline with chance has no such form."""
-        return self.normalisation.photo(self.photo_steps(pixels))
+    def photo(self, photo: Picture) -> Float32[np.ndarray, "1 c h w"]:
+        """One photo to model input, by Pillow and NumPy; a pipeline with chance has no such form."""
+        return self.normalisation.photo(self.photo_steps(photo))
 
-    def photo_steps(self, pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w c"]:
+    def photo_steps(self, photo: Picture) -> UInt8[np.ndarray, "h w c"]:
         """The same up to the normalisation."""
         steps = list(self.steps)
         while steps:
             match steps:
                 case [Resize() as resize, CentreCrop() as crop, *steps]:
-                    pixels = resize.photo_middle(pixels, crop)
+                    photo = resize.photo_middle(photo, crop)
                 case [PhotoStep() as step, *steps]:
-                    pixels = step.photo(pixels)
+                    photo = step.photo(_pixels(photo))
                 case _:
                     raise SettingsError(f"The preprocessing of photos must not be random; '{self}' is.")
-        return pixels
+        return _pixels(photo)
 
     def output_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """Channels, height and width of the output, for packed images of this height, width and channels."""
@@ -396,8 +395,14 @@ class Pipeline:
         return channels, height, width
 
 
-def _image(pixels: UInt8[np.ndarray, "H W C"]) -> Image.Image:
-    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+def _image(photo: Picture) -> Image.Image:
+    if isinstance(photo, Image.Image):
+        return photo
+    return Image.fromarray(photo[..., 0] if photo.shape[2] == 1 else photo)
+
+
+def _pixels(photo: Picture) -> UInt8[np.ndarray, "H W C"]:
+    return image_pixels(photo) if isinstance(photo, Image.Image) else photo
 
 
 def _parse_step(words: Sequence[str], text: str) -> Step:

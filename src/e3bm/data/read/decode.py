@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import PurePosixPath
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
+from e3bm.array_types import UInt8
 from e3bm.errors import DataError
 
 LARGEST_IMAGE_FILE = 128 << 20
@@ -109,14 +109,24 @@ def check_pixels(size: tuple[int, int]) -> None:
 
 def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The pixels of an encoded image at its own size, upright, as 8-bit RGB or grey."""
+    return image_pixels(decode_image(content, channels))
+
+
+def decode_image(content: bytes, channels: int = 3) -> Image.Image:
+    """The same as an image of Pillow's: to copy the pixels of a phone's photo takes as long as to decode it."""
     try:
         with _decoding_errors():
             image = _opened(content)
             _check_promise(image)
             _decode_smaller(image)
-            return _to_array(image, channels)
+            return _upright(image, channels)
     except UnidentifiedImageError as error:
         raise _unknown_format(content) from error
+
+
+def image_pixels(image: Image.Image) -> UInt8[np.ndarray, "H W C"]:
+    """The pixels of an image in 8-bit RGB or grey."""
+    return np.asarray(image).reshape(image.height, image.width, len(image.getbands()))
 
 
 def miniature(content: bytes, side: int) -> bytes:
@@ -127,7 +137,7 @@ def miniature(content: bytes, side: int) -> bytes:
             _check_promise(image)
             if image.format in JPEG_FORMATS:
                 image.draft(None, (side, side))  # decoded at a part of its size, and never smaller than asked for
-            return small_jpeg(_to_array(image, 3), side)
+            return small_jpeg(image_pixels(_upright(image, 3)), side)
     except UnidentifiedImageError as error:
         raise _unknown_format(content) from error
 
@@ -141,11 +151,11 @@ def small_jpeg(pixels: UInt8[np.ndarray, "H W 3"], side: int) -> bytes:
     return written.getvalue()
 
 
-def pixels_of_pillow_image(image: Image.Image, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
-    """The same of an image that Pillow has opened already; it is left as it was."""
+def plain_image(image: Image.Image, channels: int = 3) -> Image.Image:
+    """An image that Pillow has opened already, upright, in 8-bit RGB or grey; it is left as it was."""
     with _decoding_errors():
         check_pixels(image.size)
-        return _to_array(image if _is_large(image) else image.copy(), channels)
+        return _upright(image if _is_large(image) else image.copy(), channels)
 
 
 def fit_to_size(pixels: UInt8[np.ndarray, "h w c"], settings: DecodeSettings) -> UInt8[np.ndarray, "H W C"]:
@@ -260,7 +270,7 @@ def _decode_smaller(image: Image.Image) -> None:
         image.draft(None, (width // parts, height // parts))
 
 
-def _to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
+def _upright(image: Image.Image, channels: int) -> Image.Image:
     wanted = "L" if channels == 1 else "RGB"
     if _is_large(image):
         image = _reduced(image, wanted)
@@ -268,8 +278,8 @@ def _to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
     else:
         ImageOps.exif_transpose(image, in_place=True)
         image = _plain(image, wanted)
-    pixels = np.asarray(image)
-    return pixels.reshape(*pixels.shape[:2], channels)
+    image.load()  # what is damaged shows now
+    return image
 
 
 def _reduced(image: Image.Image, wanted: str) -> Image.Image:

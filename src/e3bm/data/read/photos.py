@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
+from e3bm.array_types import UInt8
 from e3bm.data.read.decode import (
     LARGEST_IMAGE_FILE,
     check_pixels,
-    decode,
+    decode_image,
+    image_pixels,
     is_image_name,
-    pixels_of_pillow_image,
+    plain_image,
     why_not_an_image,
 )
 from e3bm.data.read.file_tree import FileTree, FolderTree
@@ -49,14 +50,19 @@ Photo: TypeAlias = Union[str, Path, bytes, StoredPhoto, Image.Image, np.ndarray,
 
 def photo_pixels(photo: Photo, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
     """The photo as upright 8-bit pixels; errors begin with 'it', so that the caller can put the photo's name first."""
+    return image_pixels(photo_image(photo, channels))
+
+
+def photo_image(photo: Photo, channels: int = 3) -> Image.Image:
+    """The same as an image of Pillow's, in RGB or grey."""
     if isinstance(photo, StoredPhoto):
-        return _middle(decode(photo.tree.read(photo.name, LARGEST_IMAGE_FILE), channels))
+        return _middle(decode_image(photo.tree.read(photo.name, LARGEST_IMAGE_FILE), channels))
     if isinstance(photo, str | Path):
-        return _middle(decode(_content(Path(photo)), channels))
+        return _middle(decode_image(_content(Path(photo)), channels))
     if isinstance(photo, bytes | bytearray | memoryview):
-        return _middle(decode(bytes(photo), channels))
+        return _middle(decode_image(bytes(photo), channels))
     if isinstance(photo, Image.Image):
-        return _middle(pixels_of_pillow_image(photo, channels))
+        return _middle(plain_image(photo, channels))
     if _is_tensor(photo):
         photo = photo.detach().cpu().numpy()
     if isinstance(photo, np.ndarray):
@@ -109,8 +115,8 @@ class PhotoFolder:
 
 
 @contextmanager
-def photos_by_class(source: Path) -> Iterator[PhotoFolder]:
-    """The photos of every class; an archive stays open inside of the block."""
+def photos_by_class(source: Path, *, one_class: bool = False) -> Iterator[PhotoFolder]:
+    """The photos of every class; one is refused unless ``one_class``. An archive stays open inside of the block."""
     from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree  # not for those who ask about one photo
 
     if not source.exists():
@@ -118,7 +124,7 @@ def photos_by_class(source: Path) -> Iterator[PhotoFolder]:
         raise DataError(f"There is no {kind} {source}; {ADVICE}.")
     tree = open_tree(source)
     try:
-        yield PhotoFolder(_listed(tree), _unused_files(tree))
+        yield PhotoFolder(_listed(tree, one_class), _unused_files(tree))
     finally:
         tree.close()
 
@@ -166,7 +172,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _from_array(array: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
+def _from_array(array: np.ndarray, channels: int) -> Image.Image:
     if array.dtype != np.uint8:
         raise DataError(f"it is an array of {array.dtype}; expected uint8 from 0 to 255")
     if array.ndim == 3 and array.shape[2] == 1:
@@ -174,18 +180,20 @@ def _from_array(array: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (3, 4)):
         raise DataError(f"it is an array of shape {array.shape}; expected [height, width, 3] (channels last)")
     check_pixels((array.shape[1], array.shape[0]))
-    return pixels_of_pillow_image(Image.fromarray(np.ascontiguousarray(array)), channels)
+    return plain_image(Image.fromarray(np.ascontiguousarray(array)), channels)
 
 
-def _middle(pixels: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "h w C"]:
+def _middle(image: Image.Image) -> Image.Image:
     # Enlarging a strip of 30,000 x 1 to a short side of 256 would take gigabytes; a crop keeps its middle anyway.
-    height, width = pixels.shape[:2]
+    width, height = image.size
     most = WIDEST * min(height, width)
+    if max(image.size) <= most:
+        return image
     top, left = max(height - most, 0) // 2, max(width - most, 0) // 2
-    return pixels[top : top + most, left : left + most]
+    return image.crop((left, top, min(left + most, width), min(top + most, height)))
 
 
-def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
+def _listed(tree: FileTree, one_class: bool) -> dict[str, list[StoredPhoto]]:
     if tree.kind == "file":
         raise DataError(f"{tree.where} is a single file; {ADVICE}.")
     if not any(map(is_image_name, tree.names)):
@@ -196,7 +204,7 @@ def _listed(tree: FileTree) -> dict[str, list[StoredPhoto]]:
     from e3bm.data.layouts.folders import ClassFolders
     from e3bm.data.read.records import FileRecords
 
-    listing = ClassFolders(empty_folders=True).find(tree, KnownClasses())
+    listing = ClassFolders(empty_folders=True, one_class=one_class).find(tree, KnownClasses())
     assert listing is not None
     assert isinstance(listing.records, FileRecords)
     splits = [name for name in listing.class_names if split_word(name)]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
+from e3bm.array_types import Bool, Float, Int64
 from e3bm.data.read.photos import UnusedFile, unused_sentences
 from e3bm.errors import DataError
 from e3bm.fewshot.fitted_model import FittedModel, Influence
@@ -195,17 +195,23 @@ class Evaluation:
 
     @property
     def by_class(self) -> tuple[ClassResult, ...]:
-        """Recall and precision of every class, without the strangers."""
+        """Recall and precision of every class, without the strangers; of one class alone there is no precision."""
         table, truth = self.confusion[: len(self.classes)], self.truth
+        several = self.only_class is None
         return tuple(
             ClassResult(
                 name,
                 Share(int(table[place, place]), int(table[place].sum())),
-                Share(int(table[place, place]), int(table[:, place].sum())),
+                Share(int(table[place, place]), int(table[:, place].sum())) if several else Share(0, 0),
                 int(self.unknown[truth == place].sum()),
             )
             for place, name in enumerate(self.classes)
         )
+
+    @property
+    def only_class(self) -> str | None:
+        """The class of all examples but strangers, where it is the only one."""
+        return _only_class(self.classes, self.labels)
 
     @property
     def reliability(self) -> tuple[ReliabilityBin, ...]:
@@ -337,6 +343,7 @@ def evaluate(
         )
         for row in sorted(wrong.tolist(), key=lambda row: (not known[row], -confidence[row]))
     ]
+    notes = (*notes, *unused_sentences(unused), *_one_class(classes, labels, noun))
     recalls = sorted({*RECALLS, fitted.head.options.recall}, reverse=True)
     return Evaluation(
         classes,
@@ -350,7 +357,7 @@ def evaluate(
         tuple((recall, fitted.head.with_recall(recall).threshold) for recall in recalls),
         tuple(_coverage_row(fitted, rows[known], truth[known], asked) for asked in COVERAGES),
         tuple(mistakes),
-        (*notes, *unused_sentences(unused), *_seen_before(fitted, rows, names, noun)),
+        (*notes, *_seen_before(fitted, rows, names, noun)),
         noun=noun,
     )
 
@@ -366,6 +373,22 @@ def _coverage_row(
         Share(int(inside.sum()), len(truth)),
         float(sizes.mean()),
         Share(int((sizes == 1).sum()), len(truth)),
+    )
+
+
+def _only_class(classes: Sequence[str], labels: Sequence[str]) -> str | None:
+    found = set(labels) & set(classes)
+    return found.pop() if len(found) == 1 else None
+
+
+def _one_class(classes: Sequence[str], labels: Sequence[str], noun: str) -> tuple[str, ...]:
+    """What cannot be said where all examples are of one class."""
+    only = _only_class(classes, labels)
+    if only is None:
+        return ()
+    return (
+        f"The model knows {len(classes)} classes, and these {noun}s are of one, '{only}': the accuracy is its recall, "
+        "and its precision is not defined.",
     )
 
 

@@ -149,12 +149,13 @@ def _tiles(found: Evaluation) -> str:
 
 
 def _class_table(found: Evaluation) -> Table:
+    no_precision = "never answered" if found.only_class is None else "not defined"
     rows = tuple(
         (
             Cell(one.name),
             Cell(str(one.recall.of), number=True),
             Cell(percent(one.recall), number=True),
-            Cell(percent(one.precision) if one.precision.of else "never answered", number=True),
+            Cell(percent(one.precision) if one.precision.of else no_precision, number=True),
             Cell(str(one.flagged), number=True),
         )
         for one in sorted(found.by_class, key=lambda one: (one.recall.value is None, one.recall.value or 0, one.name))

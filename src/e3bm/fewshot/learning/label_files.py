@@ -46,8 +46,11 @@ def check_not_missing(source: Path) -> None:
         raise DataError(f"There is no file {source}; expected a table with a path and a label in every line.")
 
 
-def read_label_file(source: Path) -> LabelledPaths:
-    """The photos and labels of a file; photos are looked for next to it. DataError says what cannot be used."""
+def read_label_file(source: Path, *, skip_missing: bool = False) -> LabelledPaths:
+    """The photos and labels of a file; photos are looked for next to it. DataError says what cannot be used.
+
+    Photos that are not there are an error too, unless whoever reads the photos is to skip what cannot be read.
+    """
     text = _text(source)
     entries = list(_label_studio(source, text) if source.suffix.lower() == ".json" else _table(source, text))
     labelled = [(path, label) for path, label in entries if isinstance(label, str)]
@@ -56,15 +59,15 @@ def read_label_file(source: Path) -> LabelledPaths:
         raise DataError(f"{source} has no photo with a label; each line must be `path,label`.")
     found = [(_place(source, path), path, label) for path, label in labelled]
     missing = [path for place, path, _ in found if place is None]
-    if missing:
+    if missing and not skip_missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
-            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; "
-            f"paths start at its folder, {source.parent.resolve()}."
+            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; continue without them by "
+            "--skip-unreadable (skip_unreadable=True in Python), or correct them: paths start at its folder, "
+            f"{source.parent.resolve()}."
         )
-    return LabelledPaths(
-        tuple(place for place, _, _ in found if place is not None), tuple(label for _, _, label in found), unused
-    )
+    places = tuple(source.parent / path if place is None else place for place, path, _ in found)
+    return LabelledPaths(places, tuple(label for _, _, label in found), unused)
 
 
 @dataclass(frozen=True)

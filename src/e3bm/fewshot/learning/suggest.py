@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
+from e3bm.array_types import Float
 from e3bm.errors import SettingsError
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.support_set import feature_table

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
 
+from e3bm.array_types import Float32
 from e3bm.errors import CheckpointError, SettingsError, install_command
 from e3bm.fewshot.prior.head_arrays import unit_rows
 from e3bm.json_files import read_json_file

@@ -8,7 +8,8 @@ of a file lies wherever the file's header ends; equal numbers in both would stil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
+
+from e3bm.array_types import Float
 
 if TYPE_CHECKING:
     import torch

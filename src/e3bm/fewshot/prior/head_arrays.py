@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from e3bm.array_types import Float
 from e3bm.fewshot.prior.canonical import canonical_array
 
 SHORTEST = 1e-16  # squared length below which a vector counts as zero, as in e3bm.methods.heads.collapsed

@@ -72,7 +72,14 @@ class TextClassifier(FewShotClassifier):
     _reads_sentences = True
 
     @contextmanager
-    def _opened(self, source: Source, labels: Sequence[object] | None) -> Iterator[LabelledPhotos]:
+    def _opened(
+        self,
+        source: Source,
+        labels: Sequence[object] | None,
+        *,
+        skip_missing: bool = False,
+        one_class: bool = False,
+    ) -> Iterator[LabelledPhotos]:
         """The sentences of every topic, from a mapping, from sentences and labels, or from a table (text, label)."""
         if isinstance(source, str | Path):
             if labels is not None:
@@ -81,7 +88,7 @@ class TextClassifier(FewShotClassifier):
             return
         if isinstance(source, Mapping):
             source = {name: [texts] if isinstance(texts, str) else texts for name, texts in source.items()}
-        with open_photos(source, labels) as found:
+        with open_photos(source, labels, noun=self.extractor.noun) as found:
             yield found
 
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
@@ -90,6 +97,3 @@ class TextClassifier(FewShotClassifier):
         if isinstance(photos, Iterable):
             return list(photos)
         raise DataError(f"A sentence is a string; found {type(photos).__name__}.")
-
-    def _noun(self) -> str:
-        return "sentence"

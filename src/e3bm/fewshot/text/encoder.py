@@ -35,6 +35,8 @@ class TextExtractor(FeatureExtractor):
 
     encode: Encoder
 
+    noun = "sentence"
+
     def digest(self) -> str:
         return self.origin.digest
 

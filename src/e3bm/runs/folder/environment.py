@@ -1,10 +1,8 @@
 """Where a run happened: versions, machine and the commit of the code."""
 
 import os
-import platform
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,8 @@ PACKAGES = ("e3bm", "torch", "numpy", "pillow", "safetensors", "pydantic")
 
 def describe_environment() -> dict[str, Any]:
     """Everything that may explain a difference between two runs."""
+    import platform  # a prediction asks this module who leads, and nothing else
+
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -53,6 +53,8 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -60,6 +62,8 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
+    import platform
+
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from e3bm.errors import SettingsError
-from e3bm.serving.errors import RequestError
+from e3bm.serving.exchange import RequestError
 from e3bm.serving.settings import ServeSettings
 
 VARIABLE = "E3BM_TOKEN"

@@ -12,7 +12,7 @@ from fastapi import Request
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect
 
-from e3bm.serving.errors import RequestError
+from e3bm.serving.exchange import RequestError, Upload
 
 MOST_FIELDS = 8
 LARGEST_FIELD = 1_000
@@ -20,14 +20,6 @@ LARGEST_HEAD = 2_000
 LONGEST_BOUNDARY = 70  # RFC 2046
 FORM = "multipart/form-data"
 TRUE, FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
-
-
-@dataclass(frozen=True)
-class Upload:
-    """One file of a request; its name is only ever shown."""
-
-    name: str
-    content: bytes
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from e3bm.serving.errors import RequestError, busy_error, error_response
+from e3bm.serving.errors import error_response
+from e3bm.serving.exchange import RequestError, busy_error
 from e3bm.serving.gate.access import Access
 from e3bm.serving.gate.forms import FORM
 from e3bm.serving.settings import MEGABYTE, ServeSettings

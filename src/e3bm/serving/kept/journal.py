@@ -27,8 +27,7 @@ from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.model_file import model_bytes, parse_fit, read_model
 from e3bm.fewshot.support_set import SupportSet, feature_shots
 from e3bm.json_files import parse_json
-from e3bm.serving.errors import RequestError
-from e3bm.serving.gate.forms import Upload
+from e3bm.serving.exchange import RequestError, Upload
 from e3bm.serving.kept.workspace import Fit, KeptClass, KeptPhoto, Snapshot, Workspace
 from e3bm.serving.work.models import open_model
 from e3bm.storage import flush_folder, lock, release, write_whole

@@ -21,8 +21,7 @@ from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.support_set import check_class_name, check_number_of_classes
-from e3bm.serving.errors import RequestError
-from e3bm.serving.gate.forms import Upload
+from e3bm.serving.exchange import RequestError, Upload
 from e3bm.serving.settings import ServeSettings
 from e3bm.serving.work.photos import MOST_EXPLAINED, Asked
 

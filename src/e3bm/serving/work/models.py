@@ -14,8 +14,7 @@ from e3bm.fewshot.fitted_model import FittedModel, fit_model
 from e3bm.fewshot.model_file import model_bytes, parse_origin, parse_pictures, read_model
 from e3bm.fewshot.support_set import feature_shots
 from e3bm.progress import Progress
-from e3bm.serving.errors import RequestError
-from e3bm.serving.gate.forms import Upload
+from e3bm.serving.exchange import RequestError, Upload
 from e3bm.serving.work.photos import redrawn_picture
 
 SELF_CONTAINED = ("package", "run")

@@ -12,15 +12,38 @@ from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior.shipped import prior_digest
-from e3bm.serving.errors import RequestError
-from e3bm.serving.gate.forms import Upload
-from e3bm.serving.schemas import Influence, PhotoPrediction, PhotoProblem
-from e3bm.serving.settings import ServeSettings
+from e3bm.serving.exchange import RequestError, Upload
 
 MOST_INFLUENCES = 12
 PICTURE_SIDE = 192
 """The longer side of a small picture."""
 MOST_EXPLAINED = 500  # photos of all classes; with more, finding their parts takes longer than the prediction itself
+
+
+@dataclass(frozen=True)
+class PixelLimits:
+    """How many pixels a photo may have, and all photos of a request together."""
+
+    one: int
+    together: int
+
+
+@dataclass(frozen=True)
+class Mattered:
+    """A photo of the classes, and how much it speaks for a prediction or, below 0, against it."""
+
+    photo: int
+    class_name: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one photo of a request, or why nothing is."""
+
+    name: str
+    found: Prediction | DataError | RequestError
+    mattered: tuple[Mattered, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,11 +78,9 @@ class Asked:
         return not self.fitted.own_prior or prior_digest(self.prior_path) == self.fitted.prior_digest
 
 
-def upload_features(
-    extractor: FeatureExtractor, uploads: Sequence[Upload], settings: ServeSettings
-) -> list[np.ndarray]:
+def upload_features(extractor: FeatureExtractor, uploads: Sequence[Upload], limits: PixelLimits) -> list[np.ndarray]:
     """The features of every photo; the first that cannot be read refuses them all."""
-    for problem in _pixel_problems(uploads, settings):
+    for problem in _pixel_problems(uploads, limits):
         if problem is not None:
             raise problem
     rows = []
@@ -72,11 +93,11 @@ def upload_features(
 
 
 def upload_rows(
-    extractor: FeatureExtractor, uploads: Sequence[Upload], settings: ServeSettings
+    extractor: FeatureExtractor, uploads: Sequence[Upload], limits: PixelLimits
 ) -> list[np.ndarray | DataError | RequestError]:
     """The features of every photo, or what is wrong with it; where none can be read, the request is refused."""
     rows: list[np.ndarray | DataError | RequestError] = []
-    for upload, problem in zip(uploads, _pixel_problems(uploads, settings), strict=True):
+    for upload, problem in zip(uploads, _pixel_problems(uploads, limits), strict=True):
         rows.append(problem or next(iter(extractor.features_or_errors([upload.content], [upload.name]))))
     if isinstance(rows[0], Exception) and all(isinstance(row, Exception) for row in rows):
         raise rows[0]
@@ -84,12 +105,11 @@ def upload_rows(
 
 
 def photos_to_keep(
-    extractor: FeatureExtractor, uploads: Sequence[Upload], settings: ServeSettings
+    extractor: FeatureExtractor, uploads: Sequence[Upload], limits: PixelLimits, pictures: bool
 ) -> tuple[list[np.ndarray], list[bytes]]:
-    """The features of every photo, and a small picture of each where the settings say that there are any."""
-    rows = upload_features(extractor, uploads, settings)
-    wanted = settings.pictures != "tab"
-    return rows, [miniature(upload.content, PICTURE_SIDE) if wanted else b"" for upload in uploads]
+    """The features of every photo, and a small picture of each where ``pictures`` are wanted."""
+    rows = upload_features(extractor, uploads, limits)
+    return rows, [miniature(upload.content, PICTURE_SIDE) if pictures else b"" for upload in uploads]
 
 
 def redrawn_picture(content: bytes) -> bytes:
@@ -102,24 +122,24 @@ def redrawn_picture(content: bytes) -> bytes:
 
 
 def predict_uploads(
-    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], settings: ServeSettings, how: HowToPredict
-) -> tuple[PhotoPrediction | PhotoProblem, ...]:
+    extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], limits: PixelLimits, how: HowToPredict
+) -> tuple[Answer, ...]:
     """What the fitted classifier says of photos; together, those that can be read help one another."""
     if how.together and not asked.can_use_together():
         raise RequestError(409, "This model was made with another prior, without which photos cannot be used together.")
-    rows = upload_rows(extractor, uploads, settings)
+    rows = upload_rows(extractor, uploads, limits)
     read = np.stack([row for row in rows if isinstance(row, np.ndarray)])
     alone = asked.fitted.predict(read, how.coverage, how.recall)
     found = _predict_together(asked, read, how.recall) if how.together else alone
     answers = zip(read, found, alone, strict=True)
 
-    def answer(upload: Upload, row: np.ndarray | DataError | RequestError) -> PhotoPrediction | PhotoProblem:
+    def answer(upload: Upload, row: np.ndarray | DataError | RequestError) -> Answer:
         if isinstance(row, Exception):
-            return PhotoProblem(name=upload.name, error=row.detail if isinstance(row, RequestError) else str(row))
+            return Answer(upload.name, row)
         features, one, by_itself = next(answers)
         # Influences explain the label that a photo has alone; where it has another together, there are none.
         mattered = _influences(asked, features) if one.label == by_itself.label else ()
-        return PhotoPrediction.of(upload.name, one, mattered)
+        return Answer(upload.name, one, mattered)
 
     return tuple(answer(upload, row) for upload, row in zip(uploads, rows, strict=True))
 
@@ -130,7 +150,7 @@ def _predict_together(asked: Asked, rows: np.ndarray, recall: float | None) -> l
     return asked.fitted.predict_together(rows, load_prior(asked.prior_path), recall)
 
 
-def _influences(asked: Asked, row: np.ndarray) -> tuple[Influence, ...]:
+def _influences(asked: Asked, row: np.ndarray) -> tuple[Mattered, ...]:
     """The photos that mattered most; none where there are too many, or where the model does not have them."""
     if not 0 < len(asked.photos) <= MOST_EXPLAINED:
         return ()
@@ -138,12 +158,12 @@ def _influences(asked: Asked, row: np.ndarray) -> tuple[Influence, ...]:
     for number, name in asked.photos:
         numbers.setdefault(name, []).append(number)
     return tuple(
-        Influence(photo=numbers[one.label][one.number], class_name=one.label, weight=one.amount)
+        Mattered(numbers[one.label][one.number], one.label, one.amount)
         for one in asked.fitted.influences(row)[:MOST_INFLUENCES]
     )
 
 
-def _pixel_problems(uploads: Sequence[Upload], settings: ServeSettings) -> list[DataError | RequestError | None]:
+def _pixel_problems(uploads: Sequence[Upload], limits: PixelLimits) -> list[DataError | RequestError | None]:
     """What the headers of photos say against them, before anything is decoded; too much together refuses them all.
 
     Of a large JPEG those pixels count that are in memory while it is decoded at a part of its size.
@@ -158,16 +178,16 @@ def _pixel_problems(uploads: Sequence[Upload], settings: ServeSettings) -> list[
             too_large = isinstance(error, TooManyPixelsError)
             problems.append(RequestError(413, sentence) if too_large else DataError(sentence))
             continue
-        if pixels > settings.most_pixels:
-            most = f"at most {settings.most_pixels:,} are read"
+        if pixels > limits.one:
+            most = f"at most {limits.one:,} are read"
             problems.append(RequestError(413, f"{upload.name} has {pixels:,} pixels; {most}."))
             continue
         problems.append(None)
         total += pixels
-    if total > settings.most_pixels_together:
+    if total > limits.together:
         raise RequestError(
             413,
             f"The photos have {total:,} pixels together; one request may have at most "
-            f"{settings.most_pixels_together:,}: send some of them in another one.",
+            f"{limits.together:,}: send some of them in another one.",
         )
     return problems

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 from e3bm.errors import E3BMError, SettingsError
-from e3bm.serving.errors import RequestError
+from e3bm.serving.exchange import RequestError
 
 KEPT_VALUES = 4
 TOLD_EVERY = 0.2
@@ -296,6 +296,10 @@ def load_before_forking() -> None:
         # A server whose network is one of torch has imported it already; its processes will need it at once.
         heavy = ["torch"] if "torch" in sys.modules else []
         CONTEXT.set_forkserver_preload([__name__, "e3bm.serving.work.photos", "e3bm.serving.work.models", *heavy])
+
+
+def nothing() -> None:
+    """The smallest piece of work: what a process needs has been imported once it is done."""
 
 
 def _torch_threads() -> int | None:
