@@ -16,7 +16,7 @@ except ImportError as error:
 
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prediction import column_arrays
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.file import kinds_of_rows, load_prior
 
 
 class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no types
@@ -80,7 +80,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         if len(self.classes_) < 2:
             raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]!r}.")
         options = FitOptions(unit_length=self.unit_length, recall=self.recall, calibrated=self.calibrate)
-        prior = load_prior(None if self.prior is None else Path(self.prior))
+        prior = load_prior(None if self.prior is None else Path(self.prior), *kinds_of_rows(X))
         fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options, weights=weights)
         self.head_: FittedHead = fitted
         self.temperature_ = fitted.temperature

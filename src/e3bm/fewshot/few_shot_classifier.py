@@ -329,8 +329,6 @@ class FewShotClassifier:
 
     # What is particular to photos, so that TextClassifier can be the same for sentences.
 
-    _reads_sentences = False
-
     def _opened(self, source: Source, labels: Sequence[object] | None) -> AbstractContextManager[LabelledPhotos]:
         return open_photos(source, labels)
 
@@ -343,9 +341,8 @@ class FewShotClassifier:
     def _refit(
         self, shots: Mapping[str, Shots], *, notes: tuple[str, ...] = (), unused: tuple[UnusedFile, ...] = ()
     ) -> "FewShotClassifier":
-        self._fitted = fit_model(
-            shots, self.options, self.prior_path, sentences=self._reads_sentences, notes=notes, unused=unused
-        )
+        kinds = self.extractor.kinds
+        self._fitted = fit_model(shots, self.options, self.prior_path, kinds=kinds, notes=notes, unused=unused)
         return self
 
     @property

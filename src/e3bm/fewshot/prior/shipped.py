@@ -7,8 +7,8 @@ from pathlib import Path
 from e3bm.errors import CheckpointError
 
 SHIPPED = Path(__file__).parent / "shipped.safetensors"
-TEXT_TRUST = Path(__file__).parent / "text_trust.json"
-"""The numbers of trust that sentences have in place of the shipped prior's, and where they come from."""
+TRUST_BY_KIND = Path(__file__).parent / "trust_by_kind.json"
+"""The numbers of trust that other features than photos have in place of the shipped prior's, and where they are from."""
 
 
 @cache

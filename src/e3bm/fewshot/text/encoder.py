@@ -35,6 +35,10 @@ class TextExtractor(FeatureExtractor):
 
     encode: Encoder
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return self.origin.name, "sentences"
+
     def digest(self) -> str:
         return self.origin.digest
 
