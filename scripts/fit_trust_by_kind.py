@@ -35,7 +35,7 @@ from e3bm.runs.folder.files import write_json
 
 WAYS_APART = (3, 5, 9)  # numbers of ways from which on thresholds are found anew
 DRAWN, SIDES = ("omniglot", "glyphs"), (8, 16)
-INK = 0.3  # what is darker belongs to the drawing
+INK = 0.3  # of the darkest pixel: what is darker belongs to the drawing
 TESTED_ON = "DIGIT"  # digits are what pixels are measured on
 
 
@@ -65,7 +65,7 @@ def settings_of(name: str, left_out: tuple[str, ...] = ()) -> PriorSettings:
 
 def cut_out(picture: torch.Tensor, side: int) -> torch.Tensor:
     """What is drawn, without the empty border, at another size."""
-    rows, columns = torch.nonzero(picture > INK).unbind(1)
+    rows, columns = torch.nonzero(picture >= INK * picture.max()).unbind(1)
     drawn = picture[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
     return functional.interpolate(drawn[None, None], (side, side), mode="area")[0, 0]
 
@@ -86,6 +86,7 @@ def main() -> None:
     if options.packages:
         sys.path.append(str(options.packages))
     torch.set_num_threads(1)
+    pixels = [pool for name in DRAWN for pool in pixel_pools(name)]
     sentences, prior = docstring_half(untouched=False), load_prior()
     learner, encoders = prior.learner(torch.double), [wordllama_extractor(), minilm_extractor()]
     drawn = {
@@ -93,7 +94,6 @@ def main() -> None:
         for encoder in encoders
     }
     drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
-    pixels = [pool for name in DRAWN for pool in pixel_pools(name)]
     drawn[PIXELS] = tasks_of(learner, pixels, options.tasks // len(pixels), options.seed)
     about = {
         "command": f"python scripts/fit_trust_by_kind.py --packages FOLDER --tasks {options.tasks} "

@@ -12,7 +12,7 @@ from classifier_measure.episodes import Episode, episodes, hash_of
 from classifier_measure.rivals import RIVALS, Answers
 from classifier_measure.tables import Table
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
-from e3bm.fewshot.prior.file import FewShotPrior, load_prior
+from e3bm.fewshot.prior.file import FewShotPrior, kinds_of_rows, load_prior
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.runs.evaluation.metrics import BINS, Z95
 
@@ -33,9 +33,14 @@ def fitted(prior: FewShotPrior, table: Table, episode: Episode) -> FittedHead:
     return _FITS[key]
 
 
+def our_prior(table: Table) -> FewShotPrior:
+    """The one that E3BMClassifier chooses by itself."""
+    return load_prior(None, *kinds_of_rows(table.features))
+
+
 def our_answers(table: Table, episode: Episode) -> Answers:
     """Alone, and with the queries used together."""
-    prior = load_prior()
+    prior = our_prior(table)
     model, query = fitted(prior, table, episode), table.features[episode.query]
     return {
         OURS: model.probabilities(query),
