@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 from classifier_measure.compare import fitted, measure, our_prior, rows_of
 from classifier_measure.episodes import episodes
 from classifier_measure.tables import Table
-from e3bm.fewshot.prior.file import SENTENCES, FewShotPrior, load_prior
+from e3bm.fewshot.prior.file import FewShotPrior, load_prior
 from e3bm.fewshot.text.encoder import MINILM, WORDLLAMA
 from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.evaluation.metrics import Z95
@@ -64,11 +64,10 @@ def doubtful(table: Table, ways: int, shots: int, count: int, prior: FewShotPrio
 
 
 def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
-    """The same fits with the numbers of trust of photos, of sentences and of the encoder, which TextClassifier has."""
+    """The same fits with the numbers of trust of photos, and with those of the encoder, which TextClassifier has."""
     found: dict[str, Any] = {}
-    encoder = WORDLLAMA if "WordLlama" in table.about else MINILM
-    priors = {"photos": load_prior(), "sentences": load_prior(None, SENTENCES), "encoder": load_prior(None, encoder)}
-    for kind, prior in priors.items():
+    own = load_prior(None, WORDLLAMA if "WordLlama" in table.about else MINILM)
+    for kind, prior in (("photos", load_prior()), ("sentences", own)):
         answer = lambda table, episode, kind=kind, prior=prior: {
             kind: fitted(prior, table, episode).probabilities(table.features[episode.query])
         }
@@ -80,8 +79,8 @@ def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any
             **unknown(table, ways, shots, count, prior),
             **{name: inside[name] for name in ("coverage_at_90", "size_at_90")},
         }
-        if shots >= FEWEST_SHOTS:
-            found[kind] |= doubtful(table, ways, shots, count, prior)
+    if shots >= FEWEST_SHOTS:
+        found["sentences"] |= doubtful(table, ways, shots, count, own)
     return found
 
 

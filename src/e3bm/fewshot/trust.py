@@ -43,7 +43,7 @@ class TrustPrior:
     log_scale: tuple[float, ...] = ()
     """Weights in ``known_facts`` of the mean, and of the logarithm of the spread, of known scores of new examples."""
     quantiles: tuple[Curve, ...] = ()
-    """Known scores minus location, over scale, at every level of LEVELS, by shots; LEVELS again for each of ``ways``."""
+    """Known scores minus location, over scale, at every level of LEVELS, by shots; and so for each of ``ways``."""
     ways: tuple[float, ...] = ()
     """Numbers of ways at which quantiles are given, straight lines over log ways between them; empty: any number."""
     suspicion: float = math.inf
@@ -199,9 +199,7 @@ def known_facts(
     return np.array([*facts, *head.facts.tolist(), math.log(temperature), share * mean, share * spread])
 
 
-def known_levels(
-    facts: Float[np.ndarray, " G"], ways: int, shots: float, trust: TrustPrior
-) -> Float[np.ndarray, " L"]:
+def known_levels(facts: Float[np.ndarray, " G"], ways: int, shots: float, trust: TrustPrior) -> Float[np.ndarray, " L"]:
     """The known score below which each share of LEVELS of the examples of the classes should lie."""
     location, scale = (float(facts @ np.array(weights)) for weights in (trust.location, trust.log_scale))
     known_ways = trust.ways or (float(ways),)

@@ -8,7 +8,7 @@ from e3bm.errors import CheckpointError
 
 SHIPPED = Path(__file__).parent / "shipped.safetensors"
 TRUST_BY_KIND = Path(__file__).parent / "trust_by_kind.json"
-"""The numbers of trust that other features than photos have in place of the shipped prior's, and where they are from."""
+"""The numbers of trust of features that are no photos, in place of the shipped prior's, and where they come from."""
 
 
 @cache
