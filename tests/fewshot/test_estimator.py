@@ -12,6 +12,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from e3bm import E3BMClassifier
+from e3bm.fewshot.prior.file import PIXELS, SHIPPED, load_prior
+from e3bm.fewshot.trust import TrustPrior
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,16 @@ def test_details_are_the_fields_of_a_prediction(digits):
     needed = f"{len(labels)} labelled examples could be left out"
     assert needed in model.why_all_classes(0.9999)
     assert model.why_all_classes(0.5) is None
+
+
+def test_rows_that_look_like_small_pictures_have_the_numbers_of_trust_of_pixels(digits):
+    """Few numbers, none negative; anything else has those of photos, and a prior of one's own keeps its own."""
+    rows, labels = digits[0][:40], digits[1][:40]
+    trust = lambda model, features: TrustPrior.from_json(model.fit(features, labels).head_.trust)
+    assert trust(E3BMClassifier(), rows) == load_prior(None, PIXELS).trust != load_prior().trust
+    assert trust(E3BMClassifier(), rows - 1) == load_prior().trust
+    assert trust(E3BMClassifier(), np.tile(rows, 5)) == load_prior().trust
+    assert trust(E3BMClassifier(prior=SHIPPED), rows) == load_prior().trust
 
 
 def test_it_is_cloned_pickled_piped_and_cross_validated(digits):
