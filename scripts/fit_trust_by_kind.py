@@ -27,8 +27,8 @@ from e3bm.fewshot.meta.settings import PriorSettings
 from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks
 from e3bm.fewshot.meta.train_trust import fit_to_tasks as fit
 from e3bm.fewshot.meta.views import open_trust_classes
-from e3bm.fewshot.prior.file import PIXELS, SENTENCES, load_prior
-from e3bm.fewshot.prior.shipped import TRUST_BY_KIND
+from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import PIXELS, SENTENCES, TRUST_BY_KIND
 from e3bm.fewshot.text.encoder import TextExtractor, minilm_extractor, wordllama_extractor
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import write_json

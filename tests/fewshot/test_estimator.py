@@ -12,7 +12,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from e3bm import E3BMClassifier
-from e3bm.fewshot.prior.file import PIXELS, SHIPPED, load_prior
+from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import PIXELS, SHIPPED
 from e3bm.fewshot.trust import TrustPrior
 
 

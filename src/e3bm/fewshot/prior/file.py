@@ -16,7 +16,7 @@ from torch import Tensor
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.learner import Votes, build_prior
-from e3bm.fewshot.prior.shipped import SHIPPED, TRUST_BY_KIND, no_prior
+from e3bm.fewshot.prior.shipped import PIXELS, SHIPPED, TRUST_BY_KIND, no_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.json_files import parse_json
@@ -25,7 +25,6 @@ from e3bm.runs.folder.files import read_json, write_bytes
 from e3bm.runs.folder.tensor_files import read_tensor_file, tensor_file
 
 FORMAT, VERSION, ABOUT = "e3bm-prior", 2, "about"
-PIXELS, SENTENCES = "pixels", "sentences"
 MOST_PIXELS = 256
 """Of a picture that is a row of features itself; networks give more numbers, or negative ones."""
 

@@ -9,6 +9,8 @@ from e3bm.errors import CheckpointError
 SHIPPED = Path(__file__).parent / "shipped.safetensors"
 TRUST_BY_KIND = Path(__file__).parent / "trust_by_kind.json"
 """The numbers of trust of features that are no photos, in place of the shipped prior's, and where they come from."""
+PIXELS, SENTENCES = "pixels", "sentences"
+"""Kinds of features that have such numbers; an encoder of sentences may have others under its own name."""
 
 
 @cache
