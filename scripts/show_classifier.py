@@ -200,7 +200,7 @@ def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
 
 def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     """Sentences with the numbers of trust of photos and with their own: how many cells meet the aims, and all cells."""
-    counts, lines = [], []
+    counts, lines, labels = [], [], []
     for name in names:
         cells = [cell for cell in found[name]["cells"].values() if "text" in cell]
         for kind in ("photos", "sentences"):
@@ -218,8 +218,11 @@ def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
             before, after = cell["text"]["photos"], cell["text"]["sentences"]
             lines.append([name, str(cell["ways"]), str(cell["shots"]), f"{after['accuracy']:.1f} ± {after['ci']:.1f}"])
             for number in ("says", "ece", "kept_known", "rejected_unknown", "coverage_at_90"):
-                shown = [f"{one[number]:.1f}" for one in (before, after) if number in one]
+                shown = [f"{before[number]:.1f}", _with_interval(after, number)] if number in after else []
                 lines[-1].append(" → ".join(shown))
+            judged = [_with_interval(after, number) for _, number in DOUBTFUL.values()]
+            if any(judged):
+                labels.append([name, str(cell["ways"]), str(cell["shots"]), *judged])
     head = ["data", "numbers of", "ECE at most 5 %", "known kept 92 to 98 %", "or within its interval"]
     columns = ["accuracy %", "says %", "ECE %", "known kept %", "unknown rejected %", "in sets of 90 %"]
     return "\n\n".join(
@@ -227,6 +230,8 @@ def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
             table([*head, "mean ECE %", "largest ECE %"], counts),
             "Photos' numbers → sentences' numbers:",
             table(["data", "ways", "shots", *columns], lines),
+            "Doubtful labels, with sentences' numbers:",
+            table(["data", "ways", "shots", *DOUBTFUL], labels),
         ]
     )
 

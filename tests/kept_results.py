@@ -114,7 +114,8 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
                 more = views["two_views_more"]
                 found |= {(views["accuracy"], views["ci"]), (more["accuracy"], more["ci"])}
             for texts in (cell["text"] for cell in part["cells"].values() if "text" in cell):
-                found |= {(texts[kind]["accuracy"], texts[kind]["ci"]) for kind in ("photos", "sentences")}
+                for own in (texts["photos"], texts["sentences"]):
+                    found |= {(own["accuracy"], own["ci"]), (own["kept_known"], own["kept_known_ci"])}
             batches = [kind for cell in part["cells"].values() for kind in cell.get("map", {}).values()]
             found |= {tuple(answers["minus_ours"]) for kind in batches for answers in kind.values()}
     sentences = results / "classifier" / "text.jsonl"

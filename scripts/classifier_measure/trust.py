@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from classifier_measure.compare import fitted, measure, rows_of
+from classifier_measure.compare import fitted, measure, our_prior, rows_of
 from classifier_measure.episodes import episodes
 from classifier_measure.tables import Table
-from e3bm.fewshot.prior.file import FewShotPrior, load_prior, load_text_prior
+from e3bm.fewshot.prior.file import FewShotPrior, load_prior
+from e3bm.fewshot.text.encoder import MINILM, WORDLLAMA
+from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.evaluation.metrics import Z95
 
 COVERAGES = (0.8, 0.9, 0.95)
@@ -18,7 +20,7 @@ def unknown(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior
     """Examples of other classes should be called unknown, those of the fitted ones not."""
     found: dict[str, list[float]] = {}
     for episode in episodes(table, ways, shots, count):
-        model = fitted(prior or load_prior(), table, episode)
+        model = fitted(prior or our_prior(table), table, episode)
         known = model.predict(table.features[episode.query])
         found.setdefault("kept_known", []).append(100 * float((~known.unknown).mean()))
         if len(episode.others):
@@ -38,7 +40,7 @@ def sets(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | 
     """How often prediction sets hold the right class, and how large they are."""
     found: dict[str, list[float]] = {}
     for episode in episodes(table, ways, shots, count):
-        model = fitted(prior or load_prior(), table, episode)
+        model = fitted(prior or our_prior(table), table, episode)
         for coverage in COVERAGES:
             inside = model.sets(table.features[episode.query], coverage)
             name = f"{100 * coverage:.0f}"
@@ -48,12 +50,12 @@ def sets(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | 
     return means_of(found)
 
 
-def doubtful(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
+def doubtful(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | None = None) -> dict[str, Any]:
     """One support label of each episode is made wrong: how often it is pointed out, and how often right ones are."""
     found: dict[str, list[float]] = {}
     for number, episode in enumerate(episodes(table, ways, shots, count)):
         planted, place = episode.with_wrong_label(number)
-        named = [one.position for one in fitted(load_prior(), table, planted).suspicions]
+        named = [one.position for one in fitted(prior or our_prior(table), table, planted).suspicions]
         found.setdefault("found_wrong_label", []).append(100.0 * (place in named))
         found.setdefault("named_first", []).append(100.0 * (named[:1] == [place]))
         right = len(planted.support_labels) - 1
@@ -62,9 +64,10 @@ def doubtful(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
 
 
 def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
-    """The same fits with the numbers of trust of photos, and with those of sentences, which TextClassifier has."""
+    """The same fits with the numbers of trust of photos, and with those of the encoder, which TextClassifier has."""
     found: dict[str, Any] = {}
-    for kind, prior in (("photos", load_prior()), ("sentences", load_text_prior())):
+    own = load_prior(None, WORDLLAMA if "WordLlama" in table.about else MINILM)
+    for kind, prior in (("photos", load_prior()), ("sentences", own)):
         answer = lambda table, episode, kind=kind, prior=prior: {
             kind: fitted(prior, table, episode).probabilities(table.features[episode.query])
         }
@@ -76,6 +79,8 @@ def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any
             **unknown(table, ways, shots, count, prior),
             **{name: inside[name] for name in ("coverage_at_90", "size_at_90")},
         }
+    if shots >= FEWEST_SHOTS:
+        found["sentences"] |= doubtful(table, ways, shots, count, own)
     return found
 
 

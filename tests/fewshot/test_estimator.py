@@ -12,6 +12,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from e3bm import E3BMClassifier
+from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import PIXELS, SHIPPED
+from e3bm.fewshot.trust import TrustPrior
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,19 @@ def test_details_are_the_fields_of_a_prediction(digits):
     needed = f"{len(labels)} labelled examples could be left out"
     assert needed in model.why_all_classes(0.9999)
     assert model.why_all_classes(0.5) is None
+
+
+def test_kinds_of_rows_have_their_own_numbers_of_trust(digits):
+    """Where nobody says what rows are, they have those of photos; a prior of one's own keeps its own."""
+    rows, labels = digits[0][:40], digits[1][:40]
+    trust = lambda model: TrustPrior.from_json(model.fit(rows, labels).head_.trust)
+    assert trust(E3BMClassifier(kind=PIXELS)) == load_prior(None, PIXELS).trust != load_prior().trust
+    assert trust(E3BMClassifier()) == load_prior().trust
+    assert trust(E3BMClassifier(prior=SHIPPED, kind=PIXELS)) == load_prior().trust
+    with pytest.raises(
+        ValueError, match=r"There is no kind 'pixel' of features; there are '.*', 'pixels',"
+    ):
+        E3BMClassifier(kind="pixel").fit(rows, labels)
 
 
 def test_it_is_cloned_pickled_piped_and_cross_validated(digits):

@@ -3,14 +3,18 @@
 import csv
 import html
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from e3bm import E3BMClassifier, FewShotClassifier, TextClassifier
 from e3bm.errors import CheckpointError, DataError, SettingsError
-from e3bm.fewshot.prior.shipped import SHIPPED, TEXT_TRUST, prior_digest
+from e3bm.fewshot.extractor import BackboneOrigin
+from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import SHIPPED, TRUST_BY_KIND, prior_digest
 from e3bm.fewshot.text import encoder as text_encoder
+from e3bm.fewshot.text.encoder import MINILM, WORDLLAMA, choose_encoder
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.runs.folder.files import read_json
 from photo_models import support, unfitted
@@ -182,12 +186,12 @@ def test_without_wordllama_it_says_what_to_install(monkeypatch):
 
 
 def test_sentences_have_their_own_numbers_of_trust():
-    """Fitted with the shipped prior; the head itself is the same as that of photos."""
-    kept = read_json(TEXT_TRUST)
+    """Fitted with the shipped prior; the head itself is the same as that of photos. This encoder is not known."""
+    kept = read_json(TRUST_BY_KIND)
     assert kept["about"]["prior"] == prior_digest()
     mine = TextClassifier(letters).fit(TOPICS)
     head = mine.fitted.head
-    assert TrustPrior.from_json(head.trust) == TrustPrior.from_json(kept["trust"])
+    assert TrustPrior.from_json(head.trust) == TrustPrior.from_json(kept["trust"]["sentences"])
     texts, labels = zip(*((text, name) for name, some in TOPICS.items() for text in some), strict=True)
     photos = E3BMClassifier().fit(mine.features(texts), labels).head_
     assert head.temperature != photos.temperature
@@ -198,11 +202,19 @@ def test_sentences_have_their_own_numbers_of_trust():
     )
 
 
+@pytest.mark.parametrize("name", [WORDLLAMA, MINILM])
+def test_encoders_that_come_with_it_have_their_own_numbers(name):
+    known = replace(choose_encoder(letters), origin=BackboneOrigin("text", name, ""))
+    own = TextClassifier(known).fit(TOPICS).fitted.head
+    assert TrustPrior.from_json(own.trust) == load_prior(None, name).trust
+    assert own.temperature != TextClassifier(letters).fit(TOPICS).fitted.head.temperature
+
+
 def test_a_prior_of_ones_own_keeps_its_numbers_of_trust(tmp_path):
     own = tmp_path / "own.safetensors"
     own.write_bytes(SHIPPED.read_bytes())
     given = TextClassifier(letters, prior=own).fit(TOPICS)
-    assert TrustPrior.from_json(given.fitted.head.trust) != TrustPrior.from_json(read_json(TEXT_TRUST)["trust"])
+    assert TrustPrior.from_json(given.fitted.head.trust) == load_prior().trust
 
 
 def test_a_file_answers_with_the_numbers_that_it_was_fitted_with(tmp_path):

@@ -16,7 +16,7 @@ except ImportError as error:
 
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prediction import column_arrays
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.file import kinds_with_trust, load_prior
 
 
 class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no types
@@ -38,6 +38,9 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         decides.
     prior : str, path or None, default=None
         A prior of ``e3bm train-prior``; None is the one that comes with the package.
+    kind : str or None, default=None
+        What rows are, if not features of photos: "pixels" of small drawings that were cut out, "sentences", or the
+        name of an encoder of sentences. The shipped prior has temperatures and thresholds of its own for each.
 
     Attributes
     ----------
@@ -55,11 +58,13 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         recall: float = 0.95,
         calibrate: bool = True,
         prior: str | Path | None = None,
+        kind: str | None = None,
     ) -> None:
         self.unit_length = unit_length
         self.recall = recall
         self.calibrate = calibrate
         self.prior = prior
+        self.kind = kind
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "E3BMClassifier":
         """Adapt the prior to labelled rows; a row of weight 2 counts as two equal ones, of weight 0 as none."""
@@ -80,7 +85,10 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         if len(self.classes_) < 2:
             raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]!r}.")
         options = FitOptions(unit_length=self.unit_length, recall=self.recall, calibrated=self.calibrate)
-        prior = load_prior(None if self.prior is None else Path(self.prior))
+        kinds = () if self.kind is None else (self.kind,)
+        if self.kind is not None and self.kind not in (known := kinds_with_trust()):
+            raise ValueError(f"There is no kind {self.kind!r} of features; there are {', '.join(map(repr, known))}.")
+        prior = load_prior(None if self.prior is None else Path(self.prior), *kinds)
         fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options, weights=weights)
         self.head_: FittedHead = fitted
         self.temperature_ = fitted.temperature

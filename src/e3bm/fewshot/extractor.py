@@ -68,6 +68,11 @@ class FeatureExtractor:
     views: int = field(default=1, kw_only=True)
     """1: the photo as it is; 2: the mean of its features and of those of its mirror image."""
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What its features are, for ``load_prior``; nothing for photos."""
+        return ()
+
     def with_views(self, views: int) -> "FeatureExtractor":
         """The same network with another number of views of a photo."""
         if not isinstance(views, int) or isinstance(views, bool) or not 1 <= views <= MOST_VIEWS:

@@ -333,8 +333,6 @@ class FewShotClassifier:
 
     # What is particular to photos, so that TextClassifier can be the same for sentences.
 
-    _reads_sentences = False
-
     def _opened(
         self,
         source: Source,
@@ -360,7 +358,7 @@ class FewShotClassifier:
             shots,
             self.options,
             self.prior_path,
-            sentences=self._reads_sentences,
+            kinds=self.extractor.kinds,
             noun=noun or self.extractor.noun,
             notes=notes,
             unused=unused,

@@ -251,7 +251,7 @@ def fit_head(
     shots, facts = judged.mean_shots(present), judged.temperature_facts(ensemble, margin, present, held_out)
     temperature = judged.choose_temperature(facts, trust)
     known = judged.known_facts(facts, ensemble, temperature, shots, held_out, trust)
-    levels = judged.known_levels(known, shots, trust)
+    levels = judged.known_levels(known, ways, shots, trust)
     misfits, accuracy = np.empty(0), None
     if held_out is not None:
         found = (held_out.scores / temperature).softmax(-1).double()

@@ -145,7 +145,7 @@ def fit_model(
     options: FitOptions,
     prior_path: Path | None = None,
     *,
-    sentences: bool = False,
+    kinds: tuple[str, ...] = (),
     noun: str = "photo",
     notes: tuple[str, ...] = (),
     unused: tuple[UnusedFile, ...] = (),
@@ -153,13 +153,13 @@ def fit_model(
 ) -> FittedModel:
     """Fit the labelled features of every class; ``notes`` and ``unused`` tell of the photos they came from.
 
-    The shipped prior has other numbers of trust for ``sentences`` than for photos; ``noun`` is what an example is
-    called.
+    ``kinds`` of features may have other numbers of trust than photos (see ``load_prior``); ``noun`` is what an example
+    is called.
     """
     support = SupportSet.of(shots, noun)
-    from e3bm.fewshot.prior.file import load_prior, load_text_prior
+    from e3bm.fewshot.prior.file import load_prior
 
-    prior = load_text_prior(prior_path) if sentences else load_prior(prior_path)
+    prior = load_prior(prior_path, *kinds)
     head = fit_head(prior, support.features, support.labels, len(support.classes), options, progress)
     said = (*notes, *unused_sentences(unused), *support.notes())
     return FittedModel(support.classes, head, support, prior.digest, prior_path is not None, said, unused)

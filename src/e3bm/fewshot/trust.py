@@ -43,7 +43,9 @@ class TrustPrior:
     log_scale: tuple[float, ...] = ()
     """Weights in ``known_facts`` of the mean, and of the logarithm of the spread, of known scores of new examples."""
     quantiles: tuple[Curve, ...] = ()
-    """Known scores minus location, over scale, at every level of LEVELS, by shots."""
+    """Known scores minus location, over scale, at every level of LEVELS, by shots; and so for each of ``ways``."""
+    ways: tuple[float, ...] = ()
+    """Numbers of ways at which quantiles are given, straight lines over log ways between them; empty: any number."""
     suspicion: float = math.inf
     """The logarithm of the odds against a label from which on it is reported as doubtful."""
 
@@ -197,11 +199,13 @@ def known_facts(
     return np.array([*facts, *head.facts.tolist(), math.log(temperature), share * mean, share * spread])
 
 
-def known_levels(facts: Float[np.ndarray, " G"], shots: float, trust: TrustPrior) -> Float[np.ndarray, " L"]:
+def known_levels(facts: Float[np.ndarray, " G"], ways: int, shots: float, trust: TrustPrior) -> Float[np.ndarray, " L"]:
     """The known score below which each share of LEVELS of the examples of the classes should lie."""
     location, scale = (float(facts @ np.array(weights)) for weights in (trust.location, trust.log_scale))
-    found = location + math.exp(np.clip(scale, -5, 5)) * np.array([curve(shots) for curve in trust.quantiles])
-    return np.maximum.accumulate(found)
+    known_ways = trust.ways or (float(ways),)
+    columns = np.array([curve(shots) for curve in trust.quantiles]).reshape(len(known_ways), -1).T
+    quantiles = np.array([np.interp(np.log(ways), np.log(known_ways), column) for column in columns])
+    return np.maximum.accumulate(location + math.exp(np.clip(scale, -5, 5)) * quantiles)
 
 
 def log_odds_against(held_out: HeldOut, temperature: float) -> tuple[Float[Tensor, " N"], Int64[Tensor, " N"]]:

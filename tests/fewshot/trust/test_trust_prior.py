@@ -16,15 +16,24 @@ def test_levels_are_location_and_scale_times_quantiles_by_shots():
     trust = TrustPrior(known=(), location=(2.0, 0.0), log_scale=(0.0, 1.0), quantiles=curves)
     facts = np.array([1.0, np.log(2)])
     places = np.arange(len(LEVELS))
-    np.testing.assert_allclose(known_levels(facts, 1, trust), 2 + 2 * places)
-    np.testing.assert_allclose(known_levels(facts, 4, trust), 2 + 6 * places)
-    np.testing.assert_allclose(known_levels(facts, 2, trust), 2 + 4 * places)
+    np.testing.assert_allclose(known_levels(facts, 5, 1, trust), 2 + 2 * places)
+    np.testing.assert_allclose(known_levels(facts, 5, 4, trust), 2 + 6 * places)
+    np.testing.assert_allclose(known_levels(facts, 5, 2, trust), 2 + 4 * places)
+
+
+def test_levels_may_depend_on_ways_too():
+    """Straight lines over log ways between the numbers that are given, and constant outside."""
+    few, many = (tuple(Curve((1.0,), (up * place,)) for place in range(len(LEVELS))) for up in (1.0, 3.0))
+    trust = TrustPrior(known=(), location=(0.0,), log_scale=(0.0,), quantiles=(*few, *many), ways=(2.0, 8.0))
+    places = np.arange(len(LEVELS))
+    for ways, up in {2: 1, 4: 2, 8: 3, 50: 3}.items():
+        np.testing.assert_allclose(known_levels(np.ones(1), ways, 1, trust), up * places)
 
 
 def test_levels_never_fall():
     curves = tuple(Curve((1.0,), (float(-place),)) for place in range(len(LEVELS)))
     trust = TrustPrior(known=(), location=(0.0,), log_scale=(0.0,), quantiles=curves)
-    assert (np.diff(known_levels(np.ones(1), 1, trust)) >= 0).all()
+    assert (np.diff(known_levels(np.ones(1), 5, 1, trust)) >= 0).all()
 
 
 def test_the_numbers_survive_json():

@@ -60,6 +60,13 @@ def fit_trust(
     learner: MetaLearner, pools: Sequence[FeaturePool], *, tasks: int, seed: int, advance: Callable[[int], None]
 ) -> TrustPrior:
     """Everything a TrustPrior holds, from so many tasks of each pool and number of shots; the learner is in double."""
+    return fit_to_tasks(draw_trust_tasks(learner, pools, tasks=tasks, seed=seed, advance=advance))
+
+
+def draw_trust_tasks(
+    learner: MetaLearner, pools: Sequence[FeaturePool], *, tasks: int, seed: int, advance: Callable[[int], None]
+) -> list[TrustTask]:
+    """So many fitted tasks of each pool and number of shots, and more of few shots; the learner is in double."""
     random = np.random.default_rng(seed)
     drawn: list[TrustTask] = []
     for pool in pools:
@@ -67,9 +74,14 @@ def fit_trust(
             if min(map(len, pool.members)) > shots:
                 drawn += [_task(learner, pool, shots, random) for _ in range(more * tasks)]
                 advance(len(drawn))
-    trust = TrustPrior(known=(), temperature=_temperature_weights(drawn))
-    trust = replace(trust, known=_known_weights(drawn, trust))
-    return _with_levels(drawn, replace(trust, suspicion=_suspicion(drawn, trust)))
+    return drawn
+
+
+def fit_to_tasks(tasks: Sequence[TrustTask], ways_apart: Sequence[int] = ()) -> TrustPrior:
+    """Everything a TrustPrior holds; thresholds are found apart for tasks from so many ways on."""
+    trust = TrustPrior(known=(), temperature=_temperature_weights(tasks))
+    trust = replace(trust, known=_known_weights(tasks, trust))
+    return _with_levels(tasks, replace(trust, suspicion=_suspicion(tasks, trust)), ways_apart)
 
 
 def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random.Generator) -> TrustTask:
@@ -163,7 +175,7 @@ def _suspicion(tasks: Sequence[TrustTask], trust: TrustPrior) -> float:
     return max(0.0, float(torch.quantile(torch.cat(odds), 1 - FALSE_ALARMS)))
 
 
-def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
+def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior, ways_apart: Sequence[int]) -> TrustPrior:
     """Where known scores lie, how far from there they are found, and their quantiles after both are taken out.
 
     The spread is that of scores around where they were expected: what is not foreseen of a task is part of it. It is
@@ -190,23 +202,33 @@ def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
         (each - centre) / spread
         for each, centre, spread in zip(scores, design @ location, (design @ log_scale).exp(), strict=True)
     ]
-    levels = torch.tensor(LEVELS, dtype=torch.double)
-    by_shots = {}
-    for shots in SHOTS:
-        own = [each for each, task in zip(placed, tasks, strict=True) if task.shots == shots]
-        if own:
-            # The mean of the shares of tasks, whatever their number of queries.
-            by_shots[shots] = torch.stack([_weighted_quantile(own, float(level)) for level in levels])
-    curves = [
-        Curve(tuple(map(float, by_shots)), tuple(float(values[place]) for values in by_shots.values()))
-        for place in range(len(LEVELS))
-    ]
+    curves, ways = [], []
+    parts = [sum(task.head.ways >= apart for apart in ways_apart) for task in tasks]
+    for part in sorted(set(parts)):
+        own = [(task, each) for task, each, place in zip(tasks, placed, parts, strict=True) if place == part]
+        curves += _quantile_curves(own)
+        ways.append(float(np.exp(np.mean([np.log(task.head.ways) for task, _ in own]))))
     return replace(
         trust,
         location=tuple(location.tolist()),
         log_scale=tuple(log_scale.tolist()),
         quantiles=tuple(curves),
+        ways=tuple(ways) if ways_apart else (),
     )
+
+
+def _quantile_curves(placed: Sequence[tuple[TrustTask, Tensor]]) -> list[Curve]:
+    """For every level its quantile by shots, from tasks and their scores."""
+    by_shots = {}
+    for shots in SHOTS:
+        own = [each for task, each in placed if task.shots == shots]
+        if own:
+            # The mean of the shares of tasks, whatever their number of queries.
+            by_shots[shots] = [float(_weighted_quantile(own, level)) for level in LEVELS]
+    return [
+        Curve(tuple(map(float, by_shots)), tuple(values[place] for values in by_shots.values()))
+        for place in range(len(LEVELS))
+    ]
 
 
 def _weighted_quantile(parts: Sequence[Tensor], level: float) -> Tensor:

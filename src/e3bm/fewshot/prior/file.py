@@ -14,7 +14,7 @@ from torch import Tensor
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.learner import Votes, build_prior
-from e3bm.fewshot.prior.shipped import SHIPPED, TEXT_TRUST, no_prior
+from e3bm.fewshot.prior.shipped import SHIPPED, TRUST_BY_KIND, no_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.json_files import parse_json
@@ -86,8 +86,16 @@ def save_prior(
 
 
 @cache
-def load_prior(path: Path | None = None) -> FewShotPrior:
-    """The shipped prior, or one of a file."""
+def load_prior(path: Path | None = None, *kinds: str) -> FewShotPrior:
+    """The shipped prior, or one of a file.
+
+    Of ``kinds`` of features the first with numbers of trust of its own gets these; without one they are those of
+    photos. A prior of a file has its own numbers for all kinds.
+    """
+    if path is None and kinds:
+        prior, by_kind = load_prior(), read_json(TRUST_BY_KIND)["trust"]
+        own = [by_kind[kind] for kind in kinds if kind in by_kind]
+        return replace(prior, trust=TrustPrior.from_json(own[0])) if own else prior
     place = path or SHIPPED
     if not place.exists():
         raise no_prior(place)
@@ -113,11 +121,9 @@ def load_prior(path: Path | None = None) -> FewShotPrior:
     return FewShotPrior(inductive, together, trust, training, sha256(place.read_bytes()).hexdigest())
 
 
-@cache
-def load_text_prior(path: Path | None = None) -> FewShotPrior:
-    """The shipped prior with the numbers of trust that were found on sentences; one of a file stays as it is."""
-    prior = load_prior(path)
-    return prior if path else replace(prior, trust=TrustPrior.from_json(read_json(TEXT_TRUST)["trust"]))
+def kinds_with_trust() -> tuple[str, ...]:
+    """Kinds of features, other than those of photos, that have numbers of trust of their own."""
+    return tuple(sorted(read_json(TRUST_BY_KIND)["trust"]))
 
 
 def _fill(learner: MetaLearner, tensors: dict[str, Tensor], prefix: str, place: Path) -> None:

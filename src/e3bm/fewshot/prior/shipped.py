@@ -7,8 +7,10 @@ from pathlib import Path
 from e3bm.errors import CheckpointError
 
 SHIPPED = Path(__file__).parent / "shipped.safetensors"
-TEXT_TRUST = Path(__file__).parent / "text_trust.json"
-"""The numbers of trust that sentences have in place of the shipped prior's, and where they come from."""
+TRUST_BY_KIND = Path(__file__).parent / "trust_by_kind.json"
+"""The numbers of trust of features that are no photos, in place of the shipped prior's, and where they come from."""
+PIXELS, SENTENCES = "pixels", "sentences"
+"""Kinds of features that have such numbers; an encoder of sentences may have others under its own name."""
 
 
 @cache

@@ -69,8 +69,6 @@ class TextClassifier(FewShotClassifier):
             raise CheckpointError(f"{path} was made with other weights of {origin.name}; use those, or fit it again.")
         return cls.of_fit(extractor, fitted, prior)
 
-    _reads_sentences = True
-
     @contextmanager
     def _opened(
         self,

