@@ -111,8 +111,7 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
                     if kind in trust:
                         found.add((trust[kind][number], trust[kind][f"{number}_ci"]))
             for views in (cell["views"] for cell in part["cells"].values() if "views" in cell):
-                more = views["two_views_more"]
-                found |= {(views["accuracy"], views["ci"]), (more["accuracy"], more["ci"])}
+                found |= {(kind["accuracy"], kind["ci"]) for kind in views.values()}
             for texts in (cell["text"] for cell in part["cells"].values() if "text" in cell):
                 for own in (texts["photos"], texts["sentences"]):
                     found |= {(own["accuracy"], own["ci"]), (own["kept_known"], own["kept_known_ci"])}
