@@ -60,7 +60,7 @@ def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_tim
         wide = (WIDTH - RIGHT - begin - 0.2) / 2
         top = TOP + PANEL + BETWEEN
         accuracies, times = axes(begin, top, wide, ranked), axes(begin + wide + 0.2, top, wide, ranked)
-        seconds.paint(times)
+        seconds.paint(times, every=2)
         _ranks(accuracies, times, results, names, seconds)
 
     first = results[0]
@@ -91,10 +91,11 @@ class _Seconds:
     def of(self, result: Result) -> float:
         return _seconds(result) or self.left
 
-    def paint(self, axes: Axes) -> None:
+    def paint(self, axes: Axes, *, every: int = 1) -> None:
+        """On a narrow panel only every second time is written, the longest among them."""
         axes.set_xscale("log")
         axes.set_xlim(self.left / 2, self.longest * 2.5)
-        within = [tick for tick in TICKS if 3 * self.left < tick < 2.5 * self.longest]
+        within = [tick for tick in TICKS if 3 * self.left < tick < 2.5 * self.longest][::-every][::-1]
         axes.set_xticks([self.left, *within], [UNTRAINED, *(duration(tick).replace(".0", "") for tick in within)])
         axes.minorticks_off()
         axes.axvline(self.left * 1.6, color=MUTED, lw=0.7, ls=":")
