@@ -68,9 +68,7 @@ def test_kinds_of_rows_have_their_own_numbers_of_trust(digits):
     assert trust(E3BMClassifier(kind=PIXELS)) == load_prior(None, PIXELS).trust != load_prior().trust
     assert trust(E3BMClassifier()) == load_prior().trust
     assert trust(E3BMClassifier(prior=SHIPPED, kind=PIXELS)) == load_prior().trust
-    with pytest.raises(
-        ValueError, match=r"There is no kind 'pixel' of features; there are '.*', 'pixels',"
-    ):
+    with pytest.raises(ValueError, match=r"There is no kind 'pixel' of features; there are '.*', 'pixels',"):
         E3BMClassifier(kind="pixel").fit(rows, labels)
 
 
