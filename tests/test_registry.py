@@ -2,7 +2,6 @@
 
 import pytest
 
-from e3bm import registry
 from e3bm.errors import SettingsError
 from e3bm.registry import Registry
 
@@ -57,7 +56,7 @@ class Point:
 
 def test_other_packages_extend_it(monkeypatch, letters):
     points = {"e3bm.letters": [Point("delta", 4), Point("alpha", 99)]}
-    monkeypatch.setattr(registry, "entry_points", lambda group: points[group])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points[group])
     assert letters["delta"] == 4
     assert letters["alpha"] == 1  # our own names cannot be taken over
     assert list(letters) == ["alpha", "beta", "delta"]

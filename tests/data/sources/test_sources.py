@@ -78,7 +78,7 @@ def test_a_stranger_adds_a_data_set_in_one_file(tmp_path, monkeypatch):
     module.Digits = Digits
     monkeypatch.setitem(sys.modules, "strangers_module", module)
     point = EntryPoint("digits", "strangers_module:Digits", "e3bm.sources")
-    monkeypatch.setattr("e3bm.registry.entry_points", lambda group: [point] if group == "e3bm.sources" else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == "e3bm.sources" else [])
     monkeypatch.setattr(SOURCES, "_plugins_loaded", False)
     monkeypatch.setattr(SOURCES, "_entries", dict(SOURCES._entries))
     for n in range(10):
