@@ -80,6 +80,8 @@ class HyperpriorSettings(Settings):
     """v: only the last epoch, all equal, learned, taken from another run and frozen, or generated for each task."""
     frozen_from: Path | None = None
     """Run folder whose learned values 'frozen' uses."""
+    start_from: Path | None = None
+    """Run folder whose trained hyperprior this one begins with; at learning rates of zero it stays as it was there."""
     weight_start: Literal["last", "equal"] = "equal"
     """v' before training, if it is learned or generated: (0,..,0,1) or 1/M."""
     generator: Literal["fc", "lstm"] = "lstm"
@@ -123,6 +125,8 @@ class HyperpriorSettings(Settings):
             raise ValueError("a zero cannot be scaled: use weight_start 'equal', or mixing 'shifted'")
         if self.familiar and not (self.generated and self.summary == "stats"):
             raise ValueError("familiar needs generated alpha or v and the summary 'stats', which says how a task looks")
+        if self.start_from is not None and not (self.generated and self.summary == "stats"):
+            raise ValueError("start_from needs generated alpha or v and the summary 'stats', which fits any network")
         return self
 
 

@@ -22,9 +22,9 @@ def system_of(settings: TrainSettings | PretrainSettings) -> str:
     data: DataSettings = settings.data.but(folder=None)
     if isinstance(settings, PretrainSettings):
         return settings.but(seed=0, data=data, machine=MachineSettings(), checkpoint_every=1).digest()
-    hyperprior = settings.hyperprior
-    if hyperprior.frozen_from is not None:
-        hyperprior = hyperprior.but(frozen_from=ELSEWHERE)
+    sources = ("frozen_from", "start_from")
+    named = [name for name in sources if getattr(settings.hyperprior, name) is not None]
+    hyperprior = settings.hyperprior.but(**dict.fromkeys(named, ELSEWHERE))
     backbone = settings.backbone.but(pretrained=None)
     precision = settings.machine.precision
     machine = MachineSettings(precision=precision)

@@ -185,3 +185,32 @@ def test_a_fold_that_is_not_finished(small_data, folded, tmp_path):
     unfinished.write_text("".join(f"{line}\n" for line in unfinished.read_text().splitlines()[:1]))
     with pytest.raises(SettingsError, match="2-of-2 has not finished its training"):
         run_train(wanted(small_data, tmp_path / "run"), tmp_path / "other")
+
+
+def test_a_network_is_trained_with_a_hyperprior_of_new_classes(small_data, folded, tmp_path):
+    """What a fold's new classes taught Psi is used, unchanged, where the network of all classes is trained."""
+    fold = folded / "folds" / "1-of-2"
+    run_train(wanted(small_data, fold, "maml+e3bm"), tmp_path / "psi")
+    still = {f"optimiser__{name}": 0.0 for name in ("psi_rate", "psi_weight", "base_rate", "base_weight")}
+    taken = {"hyperprior__start_from": tmp_path / "psi", "backbone__pretrained": folded}
+    run_train(settings(small_data, "maml+e3bm", **taken, **still), tmp_path / "maml")
+    learned, used = Checkpoints(tmp_path / "psi").weights("best"), Checkpoints(tmp_path / "maml").weights("last")
+    same = {name for name in learned if torch.equal(used[name], learned[name])}
+    psi = {name for name in learned if name.startswith("hyperprior.")}
+    assert psi and psi <= same and same < set(learned)  # Psi is the same, the network another one
+    shutil.rmtree(tmp_path / "psi")  # a finished run has its own copy
+    result, *_ = run_test([tmp_path / "maml"], TestSettings(episodes=4, folder=small_data))
+    assert 0 <= result.accuracy <= 100
+
+
+def test_a_hyperprior_of_another_form_is_refused(small_data, folded, tmp_path):
+    run_train(wanted(small_data, folded / "folds" / "1-of-2", "maml+e3bm"), tmp_path / "psi")
+    taken = {"hyperprior__start_from": tmp_path / "psi", "backbone__pretrained": folded}
+    with pytest.raises(SettingsError, match="of another form"):
+        run_train(settings(small_data, "maml+e3bm", hyperprior__hidden=4, **taken), tmp_path / "maml")
+    missing = taken | {"hyperprior__start_from": tmp_path / "none"}
+    with pytest.raises(SettingsError, match="holds no trained run"):
+        run_train(settings(small_data, "maml+e3bm", **missing), tmp_path / "maml")
+    with pytest.raises(SettingsError, match="start_from needs generated"):
+        settings(small_data, "maml", **taken)
+    assert not (tmp_path / "maml").exists()

@@ -5,12 +5,15 @@ from pathlib import Path
 import torch
 
 from e3bm.backbones import Backbone
+from e3bm.core.learner import Learner, MetaLearner
 from e3bm.data.episodes.sampler import EpisodeSampler
+from e3bm.errors import SettingsError
 from e3bm.progress import Progress, Silent
 from e3bm.runs.assembly import DTYPES, build_backbone, build_learner, weights_digest
 from e3bm.runs.engine import Engine
 from e3bm.runs.evaluation.evaluate import TaskSource
 from e3bm.runs.evaluation.protocol import check_selection, check_splits
+from e3bm.runs.folder.checkpoint import Checkpoints, misfit
 from e3bm.runs.folder.run_folder import RunFolder, opened
 from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import TrainSettings
@@ -32,6 +35,8 @@ def run_train(
     backbone = build_backbone(settings.backbone, *data.input_shape)
     inputs = run_inputs(settings, data, backbone)  # before a learner may take the backbone into another precision
     learner = build_learner(settings, backbone, classes=data.classes, image_size=data.input_shape[1]).to(engine.device)
+    if settings.hyperprior.start_from is not None:
+        inputs["hyperprior"] = take_hyperprior(learner, settings.hyperprior.start_from)
     # Before the folder is made: data that cannot serve these episodes leave nothing behind.
     trained = [parameter for parameter in learner.parameters() if parameter.requires_grad]
     fitted = CrossFitted.of(settings, data) if settings.tasks == "cross-fitted" else None
@@ -60,6 +65,23 @@ def run_inputs(settings: TrainSettings, data: OpenData, backbone: Backbone) -> d
     if settings.backbone.pretrained is not None:
         found["pre-trained backbone"] = weights_digest(backbone)
     return found
+
+
+def take_hyperprior(learner: Learner, source: Path) -> str:
+    """Put alpha', v' and Psi of another run into a learner, and give the digest of their weights."""
+    assert isinstance(learner, MetaLearner)
+    if not Checkpoints(source).has("best"):
+        raise SettingsError(f"hyperprior.start_from: {source} holds no trained run; train its hyperprior first.")
+    inside = "hyperprior."
+    weights = Checkpoints(source).weights("best")
+    found = {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
+    try:
+        learner.hyperprior.load_state_dict(found)
+    except RuntimeError as error:
+        raise SettingsError(
+            f"hyperprior.start_from: the hyperprior of {source} is of another form than this one: {misfit(error)}"
+        ) from None
+    return weights_digest(learner.hyperprior)
 
 
 def build_tasks(
