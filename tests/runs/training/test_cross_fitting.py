@@ -197,7 +197,8 @@ def test_a_network_is_trained_with_a_hyperprior_of_new_classes(small_data, folde
     learned, used = Checkpoints(tmp_path / "psi").weights("best"), Checkpoints(tmp_path / "maml").weights("last")
     same = {name for name in learned if torch.equal(used[name], learned[name])}
     psi = {name for name in learned if name.startswith("hyperprior.")}
-    assert psi and psi <= same and same < set(learned)  # Psi is the same, the network another one
+    assert psi
+    assert psi <= same < set(learned)  # Psi is the same, the network another one
     shutil.rmtree(tmp_path / "psi")  # a finished run has its own copy
     result, *_ = run_test([tmp_path / "maml"], TestSettings(episodes=4, folder=small_data))
     assert 0 <= result.accuracy <= 100
