@@ -1,6 +1,7 @@
 """Runs that are kept: small, complete, still testable, and their numbers recomputed from what is kept."""
 
 import json
+import lzma
 import shutil
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def results(runs, rows, tmp_path):
 def test_everything_that_must_last_is_there_in_few_files(results):
     names = {str(path.relative_to(results)) for path in results.rglob("*") if path.is_file()}
     assert names == {
-        "small/runs.jsonl", "small/logs.jsonl.xz", "small/answers.npz", "small/weights.safetensors",
+        "small/runs.jsonl.xz", "small/logs.jsonl.xz", "small/answers.npz", "small/weights.safetensors",
         "environments.json", "data_sets.jsonl", "manifest.json",
     }  # fmt: skip
     assert KeptResults(results).damages() == []
@@ -255,7 +256,7 @@ def test_a_folder_that_is_in_the_way_is_not_touched(results, runs, tmp_path):
         unpack("small/mtl-s0", results, tmp_path / "full")
 
 
-@pytest.mark.parametrize("file", ["runs.jsonl", "logs.jsonl.xz", "answers.npz", "weights.safetensors"])
+@pytest.mark.parametrize("file", ["runs.jsonl.xz", "logs.jsonl.xz", "answers.npz", "weights.safetensors"])
 def test_damage_is_found_and_named(results, file, tmp_path):
     path = results / "small" / file
     content = path.read_bytes()
@@ -294,12 +295,12 @@ def test_the_command_lists_adds_unpacks_and_checks(results, runs, tmp_path, caps
     assert told("unpack", str(results / "small" / "mtl-s1"))[0] == 0
     assert read_run(Path("runs/small/mtl-s1")).results
     assert told("unpack")[0] == 2
-    lines = (results / "small" / "runs.jsonl").read_text()
-    (results / "small" / "runs.jsonl").write_text(lines.replace('"ci":', '"ci":1', 1))
+    path = results / "small" / "runs.jsonl.xz"
+    path.write_bytes(lzma.compress(lzma.decompress(path.read_bytes()).replace(b'"ci":', b'"ci":1', 1)))
     code, out = told("check")
     assert code == 1
-    assert "small/runs.jsonl is not what was written" in out.out
-    with pytest.raises(CheckpointError, match=r"runs\.jsonl is not what was written: its sha256"):
+    assert "small/runs.jsonl.xz is not what was written" in out.out
+    with pytest.raises(CheckpointError, match=r"runs\.jsonl\.xz is not what was written: its sha256"):
         _ = KeptResults(results).runs()
     write_json(results / "manifest.json", {"format": 1, "sha256": KeptResults(results).digests()})
     assert "the answers give" in told("check")[1].out

@@ -24,7 +24,7 @@ from e3bm.settings import digest_of
 
 FORMAT = 1
 STUDY = "study"  # the group of runs that tried settings out
-RUNS, LOGS, ANSWERS, WEIGHTS = "runs.jsonl", "logs.jsonl.xz", "answers.npz", "weights.safetensors"
+RUNS, LOGS, ANSWERS, WEIGHTS = "runs.jsonl.xz", "logs.jsonl.xz", "answers.npz", "weights.safetensors"
 ENVIRONMENTS, INDEXES, MANIFEST = "environments.json", "data_sets.jsonl", "manifest.json"
 CURVES = ("epoch_accuracy", "reliability", "rates", "weights")  # of a result: kept with the logs
 OWN = ("command", "commit")  # of an environment: kept with the run
@@ -83,7 +83,7 @@ class KeptGroup:
             raise CheckpointError(
                 f"{self.folder / RUNS} is of format {head.get('format')!r}; this e3bm reads format {FORMAT}."
             )
-        logs = {line["name"]: line for line in self._logs()}
+        logs = {line["name"]: line for line in self._lines(LOGS)}
         right, place = self._right(), 0
         found = []
         for line in lines:
@@ -162,13 +162,10 @@ class KeptGroup:
         beside = str(Path(name).parent / member.name)
         return next((self._run(each).trained for each in self.records if each.name == beside), None)
 
-    def _lines(self) -> list[Record]:
-        return parse_lines(self._content(self.folder / RUNS))
-
-    def _logs(self) -> list[Record]:
-        with self._damage(LOGS):
+    def _lines(self, name: str = RUNS) -> list[Record]:
+        with self._damage(name):
             unpacker = lzma.LZMADecompressor()
-            return parse_lines(unpacker.decompress(self._content(self.folder / LOGS), max_length=MOST_BYTES))
+            return parse_lines(unpacker.decompress(self._content(self.folder / name), max_length=MOST_BYTES))
 
     def _right(self) -> np.ndarray:
         path = self.folder / ANSWERS
@@ -403,11 +400,15 @@ def encode(records: Sequence[KeptRun], environments: dict[str, Record]) -> dict[
         logs.append({"name": record.name, "metrics": record.metrics, "schedules": record.schedules, "curves": curves})
     head = {"format": FORMAT, "base": base, "result": common}
     return {
-        RUNS: _jsonl([head, *lines]),
-        LOGS: lzma.compress(_jsonl(logs), preset=9 | lzma.PRESET_EXTREME),
+        RUNS: _packed_lines([head, *lines]),
+        LOGS: _packed_lines(logs),
         ANSWERS: _packed_answers(right),
         WEIGHTS: _packed_weights({each.name: each.weights for each in records if each.weights}),
     }
+
+
+def _packed_lines(lines: Iterable[Record]) -> bytes:
+    return lzma.compress(_jsonl(lines), preset=9 | lzma.PRESET_EXTREME)
 
 
 def _packed_answers(right: Sequence[np.ndarray]) -> bytes | None:
