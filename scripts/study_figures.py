@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from e3bm.report.drawing import INK, MUTED, SERIES, Drawing, draw, draw_figure
+from e3bm.runs.folder.run import Run
 from e3bm.runs.kept.entries import Entry
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import Result
@@ -31,7 +32,10 @@ Arms = dict[str, Entry]
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for drawing in (_helps(), _rates(), _speeds(), _epochs(), _accuracy_over_training(), _loss_over_training()):
+    drawings = (
+        _helps(), _rates(), _speeds(), _epochs(), _seen_and_new(), _accuracy_over_training(), _loss_over_training()
+    )  # fmt: skip
+    for drawing in drawings:
         (folder / f"{drawing.name}.png").write_bytes(drawing.png)
 
 
@@ -134,6 +138,44 @@ def _epochs() -> Drawing:
     return draw("study_epochs", "", paint)
 
 
+def _seen_and_new() -> Drawing:
+    """Validation NLL while MTL+E3BM is trained, by whether the backbone has seen the classes of the tasks."""
+
+    def compose(figure: Figure) -> None:
+        figure.set_layout_engine("constrained")
+        places = ("related-1shot", "one-fold-5shot")
+        handles: list[Line2D] = []
+        for axes, place, shots in zip(figure.subplots(1, 2), places, (1, 5), strict=True):
+            study = f"study/{place}"
+            shown = (
+                (f"fc100/small-mtl-whitened-fc100-{shots}shot-lstm-inductive", "MTL+E3BM, seen classes", SERIES[1]),
+                (f"{study}/mtl-plain", "MTL, classes new to the backbone", INK),
+                (f"{study}/mtl-lstm-inductive", "MTL+E3BM, classes new to the backbone", SERIES[0]),
+            )
+            handles = [_validations(axes, _seeds(path), "loss", label, colour) for path, label, colour in shown]
+            axes.set(xlabel="meta-training step", title="one shot" if shots == 1 else "five shots")
+            axes.set_ylabel("validation NLL" if shots == 1 else "")
+        figure.legend(handles=handles, loc="outside lower center", ncols=1)
+
+    return draw_figure("study_why", "", compose, width=6.5, height=3.6)
+
+
+def _seeds(path: str) -> list[Run]:
+    """All seeds of a kept system, by the name that its folders have."""
+    place, _, name = path.rpartition("/")
+    return [run for run in RESULTS.runs(place) if run.path.name.rpartition("-s")[0] == name]
+
+
+def _validations(axes: Axes, runs: Sequence[Run], quantity: str, label: str, colour: str) -> Line2D:
+    """Every validation during meta-training: each seed faintly, their mean above them."""
+    curves = [{line["step"]: line[quantity] for line in run.metrics if line["split"] == "val"} for run in runs]
+    for curve in curves:
+        axes.plot(list(curve), list(curve.values()), color=colour, linewidth=0.6, alpha=0.35)
+    mean = [fmean(curve[step] for curve in curves) for step in curves[0]]
+    (line,) = axes.plot(list(curves[0]), mean, color=colour, marker="o", markersize=3, label=label)
+    return line
+
+
 def _accuracy_over_training() -> Drawing:
     chosen = {
         "plain": "SIB", "paper": "Ψ as published", "start-last": "v' last", "speed-1e-06": "1e-6, v' equal",
@@ -151,19 +193,14 @@ def _loss_over_training() -> Drawing:
 
 
 def _over_training(name: str, place: str, chosen: dict[str, str], quantity: str, words: str) -> Drawing:
-    """Every validation during meta-training: each seed faintly, their mean above them."""
+    """Every arm of a study over meta-training."""
 
     def paint(axes: Axes) -> Sequence[Line2D]:
-        handles, arms = [], _arms(place)
-        for (arm, label), colour in zip(chosen.items(), (INK, *SERIES), strict=False):
-            curves = [
-                {line["step"]: line[quantity] for line in run.metrics if line["split"] == "val"}
-                for run in arms[arm].runs
-            ]
-            for curve in curves:
-                axes.plot(list(curve), list(curve.values()), color=colour, linewidth=0.6, alpha=0.35)
-            mean = [fmean(curve[step] for curve in curves) for step in curves[0]]
-            handles += axes.plot(list(curves[0]), mean, color=colour, marker="o", markersize=3, label=label)
+        arms = _arms(place)
+        handles = [
+            _validations(axes, arms[arm].runs, quantity, label, colour)
+            for (arm, label), colour in zip(chosen.items(), (INK, *SERIES), strict=False)
+        ]
         axes.set(xlabel="meta-training step", ylabel=words)
         return handles
 
