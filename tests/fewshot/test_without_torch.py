@@ -207,7 +207,7 @@ def test_a_photo_is_preprocessed_as_a_batch_is():
     np.testing.assert_allclose(exact.photo(pixels), batch, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [(533, 400), (401, 797), (84, 84), (256, 379), (1000, 260)])
+@pytest.mark.parametrize("size", [(533, 400), (400, 533), (401, 797), (84, 84), (200, 240), (256, 379), (1000, 260)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_only_the_middle_of_a_photo_is_resized_and_it_is_the_same_middle(size, channels):
     resize, crop = Pipeline.parse(LITE0.pipeline).steps
