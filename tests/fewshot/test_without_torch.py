@@ -15,7 +15,7 @@ from PIL import Image
 
 from e3bm import FewShotClassifier
 from e3bm.data.pixels.pipeline import Pipeline
-from e3bm.data.read.photos import photo_image, photo_pixels
+from e3bm.data.read.photos import photo_image, photo_pixels, photos_by_class
 from e3bm.errors import CheckpointError, SettingsError
 from e3bm.fewshot.fitted_head import FitOptions, epoch_disagreement, fit_head, known_scores
 from e3bm.fewshot.networks import cache as network_cache
@@ -207,7 +207,7 @@ def test_a_photo_is_preprocessed_as_a_batch_is():
     np.testing.assert_allclose(exact.photo(pixels), batch, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [(533, 400), (401, 797), (84, 84), (256, 379), (1000, 260)])
+@pytest.mark.parametrize("size", [(533, 400), (400, 533), (401, 797), (84, 84), (200, 240), (256, 379), (1000, 260)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_only_the_middle_of_a_photo_is_resized_and_it_is_the_same_middle(size, channels):
     resize, crop = Pipeline.parse(LITE0.pipeline).steps
@@ -222,6 +222,33 @@ def test_only_the_middle_of_a_photo_is_resized_and_it_is_the_same_middle(size, c
     assert np.array_equal(resize.photo(whole), whole)
     image = Image.fromarray(grain[..., 0] if channels == 1 else grain)
     assert np.array_equal(resize.photo_middle(image, crop), found)
+
+
+@pytest.mark.parametrize("size", [(533, 400), (400, 533), (300, 224), (240, 200), (500, 501), (448, 900), (450, 676)])
+def test_the_middle_is_made_across_and_then_down_whatever_the_proportions(size):
+    """In the other order it would round otherwise, and a model would not know again the photos that it was made of."""
+    resize, crop = Pipeline.parse(LITE0.pipeline).steps
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    high, wide = (256 * side // min(size) for side in (image.height, image.width))
+    top, left = crop.corner(high, wide)
+    across, down = image.width / wide, image.height / high
+    columns, rows = (left * across, (left + 224) * across), (top * down, (top + 224) * down)
+    narrow = image.resize((224, image.height), Image.Resampling.BICUBIC, (columns[0], 0, columns[1], image.height))
+    expected = narrow.resize((224, 224), Image.Resampling.BICUBIC, (0, rows[0], 224, rows[1]))
+    assert np.array_equal(resize.photo_middle(image, crop), np.asarray(expected))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("E3BM_TEST_DATA" not in os.environ, reason="E3BM_TEST_DATA does not name the folder of real data")
+def test_both_engines_see_the_same_in_real_photos(cache, monkeypatch):
+    extractor, found = choose_backbone("lite0"), {}
+    with photos_by_class(Path(os.environ["E3BM_TEST_DATA"]) / "birds_photos.zip") as birds:
+        some = [photo for photos in birds.by_class.values() for photo in photos[:2]]
+        for engine in packaged.ENGINES:
+            monkeypatch.setenv(packaged.ENGINE_VARIABLE, engine)
+            assert extractor.network.runner().engine == engine
+            found[engine] = unit_rows(extractor(some))
+    assert np.abs(found["onnxruntime"] - found["torch"]).max() < 1e-5
 
 
 @pytest.mark.parametrize("text", [LITE0.pipeline, "channels 1, invert, channels 3, normalise imagenet"])
