@@ -312,7 +312,7 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
 
 def _arm(entry: Entry) -> str:
     first = entry.first
-    kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method.endswith("E3BM") else ""
+    kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method.endswith(("+E3BM", "+ E3BM")) else ""
     return first.method + kind + ", familiar" * bool(entry.runs[0].setting("hyperprior.familiar"))
 
 
