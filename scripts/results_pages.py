@@ -15,8 +15,9 @@ from e3bm.paper.printed import cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
-from e3bm.report.compare import Question, compare, compared_runs, comparison_table, told_apart
+from e3bm.report.compare import Question, compare, compared_runs, comparison_table
 from e3bm.report.table_format import Cell, Table
+from e3bm.report.told_apart import told_apart
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import Result
@@ -311,7 +312,7 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
 
 def _arm(entry: Entry) -> str:
     first = entry.first
-    kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method[-5:] == "+E3BM" else ""
+    kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method.endswith(("+E3BM", "+ E3BM")) else ""
     return first.method + kind + ", familiar" * bool(entry.runs[0].setting("hyperprior.familiar"))
 
 

@@ -117,6 +117,11 @@ class MethodSettings(Settings):
         return {}
 
 
+def with_e3bm(title: str) -> str:
+    """What a method is called with E3BM: MAML+E3BM, and MAML++ + E3BM."""
+    return f"{title} + E3BM" if title.endswith("+") else f"{title}+E3BM"
+
+
 class InnerLoopSettings(MethodSettings):
     """A method with an inner loop: M epochs, each with a learning rate and a vote."""
 

@@ -8,6 +8,7 @@ import pytest
 from e3bm.cli.main import main
 from e3bm.methods import METHODS
 from e3bm.runs.folder.checkpoint import Checkpoints
+from e3bm.settings import with_e3bm
 from small_runs import E3BM, flags, words
 
 FEW = {"optimiser.steps": 3, "validation.every": 3}
@@ -26,7 +27,7 @@ def test_train_and_test_with_and_without_e3bm(small_data, tmp_path, capsys, name
     assert main(["test", str(tmp_path / "plain"), str(tmp_path / "e3bm"), "--episodes", "6", "--json"]) == 0
     plain, other = json.loads(capsys.readouterr().out)
     title = METHODS[name].settings.title
-    assert (plain["method"], other["method"]) == (title, f"{title}+E3BM")
+    assert (plain["method"], other["method"]) == (title, with_e3bm(title))
     assert other["paired_with"] == f"{title} (plain)"
     assert plain["setting"] == other["setting"] == "inductive"
     assert len(plain["rates"]) == len(other["weights"]) == 3

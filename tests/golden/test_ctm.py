@@ -1,6 +1,8 @@
 """CTM against numbers of the authors' functions, recorded once in float64, with the paper's element-wise mask.
 
-Of the case with the relation metric only some derivatives were kept, and no running statistics.
+The recording has more than is kept here, which is as it was recorded: also the release's matrix product in place of
+the mask, which this CTM does not have. Of the case with the relation metric only some derivatives were kept, no running
+statistics, and its task is that of the other cases.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""TIM, PT+MAP and LaplacianShot: numbers of the authors' released code, recorded once in float64 and met to 1e-10.
+"""TIM, PT+MAP and LaplacianShot: numbers of the authors' released code, recorded once in float64 and met to 1e-10,
+TIM after 150 rounds to 1e-8.
 
 Run were TIM_ADM of mboudiaf/TIM (1 and 150 rounds, logits), GaussianModel and MAP of yhu01/PT-MAP on its own power
 transform (1 and 20 rounds, transport plans; task by task) and metric_class_type with bound_update of

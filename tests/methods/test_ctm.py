@@ -209,6 +209,17 @@ def test_the_published_numbers_of_parameters():
     assert [count(net) for net in (ctm.reshaper, ctm.concentrator, ctm.projector)] == [10_160, 10_160, 16_960]
 
 
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_the_number_of_shots_is_free(options):
+    """A model of two shots answers tasks of one, and shots that are there three times count once."""
+    ctm, batch = model(**options), tasks()
+    one = TaskBatch(batch.support[:, ::SHOTS], batch.support_labels[:, ::SHOTS], batch.query, None, WAYS)
+    assert ctm.scores(one).shape == (2, QUERIES, WAYS)
+    again = lambda values: values.repeat_interleave(3, 1)
+    thrice = TaskBatch(again(batch.support), again(batch.support_labels), batch.query, None, WAYS)
+    close(ctm.scores(thrice), ctm.scores(batch))
+
+
 def test_bad_input_is_refused():
     batch = tasks()
     with pytest.raises(SettingsError, match="made for 4 ways because of its projector"):

@@ -303,6 +303,10 @@ def test_systems_on_maps_and_graphs(name, kind, shots):
 def test_unknown_names_are_told_what_there_is():
     with pytest.raises(SettingsError, match="Did you mean small-mtl-fc100-1shot-plain"):
         find_preset("small-mtl-fc100-1shot-plan")
+    with pytest.raises(SettingsError, match="Did you mean small-can-fc100-1shot or small-can_t-fc100-1shot-plain"):
+        find_preset("small-can-fc100-1shot-plain")
+    with pytest.raises(SettingsError, match="Did you mean small-can_t-fc100-1shot-plain or small-can_t-fc100-1shot-ls"):
+        find_preset("small-can_t-fc100-1shot")
     with pytest.raises(SettingsError, match="There is no configuration for 'protonet'; known: mtl"):
         method_settings("protonet", "paper")
 

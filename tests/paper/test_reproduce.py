@@ -1,6 +1,7 @@
 """Rows of the paper: what is there is shown, what is missing is run, everything is kept and found again."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ PROMISED = {
 }  # fmt: skip
 
 
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 RUN = ("MAML", "MTL", "SIB", "MetaOptNet", "ProtoNets")  # parts of names; MAML++ is one of MAML's
 
 
@@ -83,7 +85,32 @@ def test_rows_say_how_far_they_are_from_the_published_recipe(first):
     text = reproduction_table(first).text()
     assert expected in text
     assert "frozen instead of scale_shift" in text
+    assert "5 for 15 shots in training" in find(first, "MetaOptNet").ours.distance
     assert find(first, "MAML").as_json()["distance"] == find(first, "MAML").ours.distance
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_kept_rows_name_networks_that_are_fewer_and_trainings_that_serve_all_shots(shots):
+    rows = reproduce(Request("T1", "fc100", shot=shots, results=RESULTS))
+    distances = {row.method: row.ours.distance for row in rows if row.ours}
+    assert "3 for 20 networks, one training for 1 and 5 shots" in distances["Robust20-dist"]
+    assert "5 for 15 shots in training, one training for 1 and 5 shots" in distances["MetaOptNet"]
+    assert "shots" not in distances["CAN"]
+
+
+def test_a_dash_has_its_reason_and_the_preset_that_would_fill_it(first):
+    tadam = find(first, "TADAM")
+    assert (tadam.ours, tadam.preset) == (None, "small-tadam-fc100-1shot")
+    assert find(first, "MAML").preset is None
+    assert "not run here, so there is no kept run" in reproduction_table(first).text()
+    assert "TADAM: small-tadam-fc100-1shot." in reproduction_table(first).text()
+    assert "not run here" not in reproduction_table([find(first, "MAML")]).text()
+    rows = reproduce(Request("T1", "miniimagenet", "LEO", results=RESULTS))
+    assert [row.as_json()["preset"] for row in rows] == [
+        f"paper-leo-wrn28_10-miniimagenet-{shots}shot-plain" for shots in (1, 5)
+    ]
+    words = reproduction_table([*rows, replace(rows[0], method="ABC", preset=None)]).text()
+    assert "LEO: paper-leo-wrn28_10-miniimagenet-{1,5}shot-plain; ABC: none." in words
 
 
 def test_a_system_is_asked_as_the_test_of_its_preset_says(first):

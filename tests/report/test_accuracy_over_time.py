@@ -1,9 +1,18 @@
-"""Accuracy over the time of training: every row is a point with its number, and the file is what was asked for."""
+"""Accuracy over the time of training: the best rows have their names, and the file is what was asked for."""
+
+import re
 
 import pytest
 
 from e3bm.errors import SettingsError
-from e3bm.report.accuracy_over_time import UNTRAINED, accuracy_over_time, write_figure
+from e3bm.report.accuracy_over_time import (
+    UNTRAINED,
+    accuracy_over_time,
+    best_of_methods,
+    clear_offsets,
+    front,
+    write_figure,
+)
 from result_records import result_of
 
 RESULTS = [
@@ -14,13 +23,41 @@ RESULTS = [
 ]  # fmt: skip
 
 
-def test_every_row_has_a_point_and_a_name():
+def test_the_best_row_of_every_method_has_its_name():
+    """In its panel and, with all its words, in the list; the lines and markers are explained."""
     drawing = accuracy_over_time(RESULTS)
-    names = ("SIB+E3BM (fc transductive) · conv4", "SIB · conv4", "nearest class mean · conv4")
-    for words in (*names, UNTRAINED, "1 min", *(f">{rank}<" for rank in (1, 2, 3))):
-        assert words in drawing.svg
+    names = [re.sub("<[^>]*>", "", text) for text in re.findall(r"<text.*?</text>", drawing.svg, re.DOTALL)]
+    for words in ("SIB+E3BM", "SIB+E3BM (fc transductive)", "nearest class mean", "63.00 ± 0.71", "30.0 s", "1 min"):
+        assert words in names
+    assert "SIB" not in names  # the other row of the method: a grey point
+    assert {"best row of a method, with E3BM", "best with as little training", "other rows of the table"} <= set(names)
     assert "without the pre-training of its backbone" in drawing.caption
     assert accuracy_over_time(RESULTS).svg == drawing.svg
+
+
+def test_one_row_of_a_method_whatever_its_options():
+    options = {"EGNN (inductive)": 44.0, "EGNN (transductive)+E3BM": 45.0}
+    rows = options | {"MAML++ + E3BM": 39.0, "MAML++": 38.0, "MAML": 37.0}
+    more = [result_of(name, name, accuracy=accuracy) for name, accuracy in rows.items()]
+    methods = [row.method for row in best_of_methods([*more, *RESULTS])]
+    assert methods == ["SIB+E3BM", "nearest class mean", "EGNN (transductive)+E3BM", "MAML++ + E3BM", "MAML"]
+
+
+def test_the_front_is_what_nothing_beats_with_as_little_training():
+    assert front(RESULTS) == [RESULTS[2], RESULTS[1], RESULTS[0]]
+    assert front([*RESULTS, result_of("i", "PT+MAP", accuracy=64.0, train_seconds=0.0)])[0].method == "PT+MAP"
+
+
+def test_names_keep_clear_of_points_and_of_each_other():
+    places, frame = [(50.0 + 4 * i, 50.0) for i in range(5)], (0.0, 0.0, 300.0, 100.0)
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
+    offsets = clear_offsets(places, [60.0] * 5, frame, taken)
+    boxes = [(x + a - 30, y + b - 4, x + a + 30, y + b + 4) for (x, y), (a, b) in zip(places, offsets, strict=True)]
+    for i, box in enumerate(boxes):
+        assert 0 <= box[0] < box[2] <= 300
+        assert 0 <= box[1] < box[3] <= 100
+        for other in [*taken, *boxes[:i]]:
+            assert box[2] <= other[0] or other[2] <= box[0] or box[3] <= other[1] or other[3] <= box[1]
 
 
 def test_methods_without_any_training_can_be_drawn():

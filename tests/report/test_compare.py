@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ import torch
 from e3bm.cli.main import main
 from e3bm.errors import SettingsError
 from e3bm.paper.presets import find_preset, presets
-from e3bm.report.compare import COLUMNS, Question, compare, compared_runs, comparison_table, comparison_text, told_apart
+from e3bm.report.compare import COLUMNS, Question, compare, compared_runs, comparison_table, comparison_text
 from e3bm.report.result_words import method_words
+from e3bm.report.told_apart import told_apart
+from e3bm.runs.kept.entries import entries
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import TrainSettings
 from e3bm.runs.system import system_of
@@ -22,6 +25,20 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 @pytest.fixture(scope="module")
 def runs():
     return KeptResults(RESULTS).runs("fc100")
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return compared_runs(KeptResults(RESULTS))
+
+
+@pytest.fixture(scope="module")
+def studied():
+    """The runs of each part of the study by its name."""
+    parts = {}
+    for run in KeptResults(RESULTS).runs("study"):
+        parts.setdefault(run.path.parent.name, []).append(run)
+    return parts
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +87,75 @@ def test_the_table_says_what_it_compares(found):
 
 
 @pytest.mark.parametrize("shots", [1, 5])
-def test_what_was_trained_on_cross_fitted_tasks_is_in_the_table_and_says_so(shots):
-    found = compare(compared_runs(KeptResults(RESULTS)), Question("fc100", shots))
+def test_what_was_trained_on_cross_fitted_tasks_is_in_the_table_and_says_so(compared, shots):
+    found = compare(compared, Question("fc100", shots))
     learned = [result for result in found if result.method == "MAP+E3BM"]
     assert learned
     assert all("tasks cross-fitted" in method_words(result) for result in learned)
-    (alone,) = [result for result in found if result.method == "MAP"]
-    assert method_words(alone) == "MAP"  # nothing of it is trained
+    (alone,) = [result for result in found if result.method == "MAP" and not result.train_seconds]
+    assert "tasks" not in method_words(alone)  # nothing of it is trained
     names = [f"{method_words(result)}, {result.backbone}" for result in found]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "shots", "study", "words"),
+    [
+        ("fc100", 1, "related-1shot", "tasks cross-fitted, related 0.5"),
+        ("fc100", 5, "one-fold-5shot", "tasks cross-fitted"),
+        ("fc100", 5, "equivariant-5shot", "tasks cross-fitted, related 0.25, gradient net equivariant"),
+        ("miniimagenet", 1, "miniimagenet-cross-fitted-1shot", "tasks cross-fitted"),
+        ("miniimagenet", 5, "miniimagenet-cross-fitted-5shot", "tasks cross-fitted"),
+    ],
+)
+def test_rows_of_the_study_that_the_pages_quote_are_in_the_table(compared, studied, dataset, shots, study, words):
+    found = compare(compared, Question(dataset, shots))
+    quoted = [entry for entry in entries(studied[study]) if entry.first.dataset == dataset and not entry.first.uneven]
+    assert quoted
+    for entry in quoted:
+        (row,) = [result for result in found if result.system == entry.first.system]
+        assert row.accuracy == pytest.approx(entry.together().accuracy)
+        assert words in row.apart
+
+
+def test_what_was_trained_again_on_better_tasks_is_tabled_once(compared, studied):
+    """MAP was not: its rows stay."""
+    for shots in (1, 5):
+        name = f"cross-fitted-{shots}shot"
+        shown = {run.name for run in compared if run.path.parent.name == name}
+        assert shown == {run.name for run in studied[name] if run.name.startswith("map-")}
+
+
+def test_parts_of_the_study_that_are_not_kept_are_no_error(studied):
+    add = [run for name in ("related-1shot", "cross-fitted-1shot") for run in studied[name] if run.name[-2:] == "s0"]
+    kept = SimpleNamespace(runs=lambda under: add, tabled=list)
+    assert {run.path.parent.name for run in compared_runs(kept)} == {"related-1shot", "cross-fitted-1shot"}
+
+
+def test_what_a_method_does_otherwise_by_choice_is_told():
+    """Also where something else would do to tell two systems apart."""
+    train = find_preset("small-sib-whitened-fc100-1shot-plain").train
+    other = train.but(method__gradient_net="equivariant", method__epochs=6, tasks="cross-fitted")
+    words = ["tasks all, gradient net published", "tasks cross-fitted, gradient net equivariant"]
+    assert told_apart([train, other], ["SIB", "SIB"]) == words
+    assert told_apart([train, train.but(method__epochs=6)], ["SIB", "SIB"]) == ["epochs 3", "epochs 6"]
+    assert told_apart([train, other], ["SIB", "MTL"]) == ["", ""]
+
+
+def test_a_row_is_named_exactly_or_by_a_beginning_that_no_other_has(runs):
+    def partner(against):
+        (row,) = [each for each in compare(runs, Question("fc100", 1, against=against)) if each.paired_with is None]
+        return f"{method_words(row)}, {row.backbone}"
+
+    assert partner("maml++") == "MAML++, conv4 x1"
+    assert partner("MAML++ + E3BM") == "MAML++ + E3BM (lstm inductive), conv4 x1"
+    assert partner("maml, pre-trained") == partner("MAML pre") == "MAML, pre-trained, conv4 x1"
+    assert partner("LEO+") == "LEO+E3BM (lstm inductive), resnet12 x0.5"
+    two = r"'MAML' is not .* one row alone; name one: MAML, pre-trained, conv4 x1; MAML, from scratch, conv4 x1\."
+    with pytest.raises(SettingsError, match=two):
+        partner("MAML")
+    with pytest.raises(SettingsError, match=r"name one: PT\+MAP, .*; or \d+ others\."):
+        partner("whitened")
 
 
 def test_on_a_narrow_terminal_the_table_has_shorter_words(found):

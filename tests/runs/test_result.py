@@ -60,6 +60,13 @@ def test_a_result_comes_back_from_json_as_it_was():
     assert result.shots == (1, 5)
 
 
+@pytest.mark.parametrize(
+    ("kept", "today"), [("MAML+++E3BM", "MAML++ + E3BM"), ("CAN+T+E3BM", "CAN+T+E3BM"), ("MAML++", "MAML++")]
+)
+def test_kept_names_are_those_of_today(kept, today):
+    assert result_of("r", kept).method == today
+
+
 def test_nothing_in_a_result_can_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         result_of("run", "MTL").accuracy = 99.0

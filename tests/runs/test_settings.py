@@ -86,6 +86,9 @@ def test_a_digest_names_exactly_these_settings():
 def test_titles():
     assert TrainSettings().title == "MTL"
     assert TrainSettings().but(hyperprior__weight="generated").title == "MTL+E3BM"
+    values = {"method": {"name": "maml_plus_plus"}, "backbone": {"adapt": "full", "batchnorm": "batch"}}
+    better = read_settings(TrainSettings, values)
+    assert (better.title, better.but(hyperprior__weight="generated").title) == ("MAML++", "MAML++ + E3BM")
     assert TrainSettings(name="mine").title == "mine"
 
 

@@ -1,7 +1,7 @@
 """The tables that `e3bm reproduce` prints: the paper, the published code and ours side by side."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,10 @@ TIMED_COLUMNS = (
 STAR = "* the 95 % interval of the paired difference to the method alone excludes zero."
 DAGGER = "† queries share batch statistics in BatchNorm: transductive in fact, whatever the row says."
 BACKBONES_DIFFER = "Where our backbone is not the paper's, the two numbers are of different systems."
+NOT_RUN = (
+    "– under Ours: not run here, so there is no kept run. Presets that would run it (`e3bm train --preset NAME`; those "
+    "named paper- are the published recipes, days on two cores):"
+)
 TIMES = "Our times are CPU time of one task on this machine: only their ratios mean something."
 
 
@@ -37,8 +41,28 @@ def reproduction_table(rows: Sequence[Row]) -> Table:
         (STAR, any(result.excludes_zero for result in results)),
         (DAGGER, any(result.transductive_batchnorm for result in results)),
         (BACKBONES_DIFFER, bool(results)),
+        (_missing_words(rows), any(row.ours is None for row in rows)),
     ]
     return Table(COLUMNS, tuple(map(cells_of, rows)), "", tuple(note for note, needed in notes if needed))
+
+
+def _missing_words(rows: Sequence[Row]) -> str:
+    """Why rows have a dash, and which presets would run them; those that differ in data and shots only are one."""
+    found: dict[tuple[str, str | None], tuple[dict[str, None], dict[str, None]]] = {}
+    for row in rows:
+        if row.ours is None:
+            general = row.preset and row.preset.replace(f"-{row.dataset}-{row.shots}shot", "-DATA-SHOTSshot")
+            data, shots = found.setdefault((row.method, general), ({}, {}))
+            data[row.dataset], shots[str(row.shots)] = None, None
+    words = []
+    for (method, preset), (data, shots) in found.items():
+        name = preset and preset.replace("DATA", _one_of(data)).replace("SHOTS", _one_of(shots))
+        words.append(f"{method}: {name}" if name else f"{method}: none")
+    return f"{NOT_RUN} {'; '.join(words)}."
+
+
+def _one_of(names: Collection[str]) -> str:
+    return ",".join(names).join("{}" if len(names) > 1 else ("", ""))
 
 
 def reproduction_text(rows: Sequence[Row], width: int | None) -> str:

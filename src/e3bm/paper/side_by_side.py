@@ -6,7 +6,7 @@ from typing import Any
 
 from e3bm.paper.ablate import PLAIN, arm_of
 from e3bm.paper.presets import Preset, presets
-from e3bm.paper.run_missing import BACKBONE_NAMES
+from e3bm.paper.run_missing import BACKBONE_NAMES, Scale, preset_name
 from e3bm.paper.tables import PAPER_DATASETS, PaperRow, paper_rows
 from e3bm.runs.folder.run import EnsembleSettings, Run, duration
 from e3bm.runs.kept.entries import Entry, baseline_entry
@@ -21,6 +21,7 @@ BACKBONES = {
     "ResNet-25": ("resnet25",),
     "WRN-28-10": ("wrn28_10_sib", "wrn28_10"),
 }
+SCALES: tuple[Scale, ...] = ("small", "paper")
 OWN_PIXELS = {"miniimagenet": 84, "tieredimagenet": 84, "fc100": 32}
 # Of our result, under the same names in JSON.
 LABELS = (
@@ -62,6 +63,8 @@ class Row:
     published_code: float | None = None
     published_code_ci: float | None = None
     ours: Ours | None = None
+    preset: str | None = None
+    """What would run it here, where it was not: a preset for two cores, or else that of the published recipe."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values: the printed ones, ours, and the labels of our result."""
@@ -106,7 +109,13 @@ def _printed(row: PaperRow, ours: Ours | None) -> Row:
         published_code=row.published_code,
         published_code_ci=row.published_code_ci,
         ours=ours,
+        preset=None if ours else _preset_for(row),
     )
+
+
+def _preset_for(row: PaperRow) -> str | None:
+    names = (preset_name(row, scale, check=False) for scale in SCALES)
+    return next((name for name in names if name in presets()), None)
 
 
 def figure_rows(wanted: Sequence[PaperRow], found: Sequence[Entry]) -> list[Row]:
@@ -218,7 +227,7 @@ def _unprinted(table: str | None, method: str, backbone: str, entry: Entry, foun
 
 
 def distance(run: Run, row: PaperRow) -> str:
-    """How far a run is from the published recipe of a row: backbone, pixels of a side, and tasks seen in training."""
+    """How far a run is from the published recipe of a row: backbone, networks, shots, pixels of a side, and tasks."""
     published, ours = _published(row), run.trained
     if published is None or ours is None:
         return "no published recipe is known here"
@@ -232,12 +241,23 @@ def distance(run: Run, row: PaperRow) -> str:
     words += ["pre-trained first"] if begun and published.pretrain is None else []
     if ours.backbone.adapt != theirs.backbone.adapt:
         words.append(f"{ours.backbone.adapt} instead of {theirs.backbone.adapt}")
+    networks = [getattr(each.method, "networks", None) for each in (ours, theirs)]
+    words += [f"{networks[0]} for {networks[1]} networks"] * (networks[0] != networks[1])
+    if ours.episode.shots != theirs.episode.shots:
+        words.append(f"{_shots(ours)} for {_shots(theirs)} shots in training")
+    asked = {str(result.shots) for result in run.results if result.dataset == row.dataset}
+    words += [f"one training for {' and '.join(sorted(asked))} shots"] * (len(asked) > 1)
     pixels = run.input_shape.image_size if run.input_shape else ours.data.image_size or OWN_PIXELS[row.dataset]
     words += [f"{pixels} for {theirs.data.image_size} px"] * (pixels != theirs.data.image_size)
     members = len(run.settings.members) if isinstance(run.settings, EnsembleSettings) else 1
     done = run.progress[0] if isinstance(run.settings, TrainSettings) else ours.optimiser.steps
     share = (done or 0) * ours.optimiser.tasks * members / _tasks(published)
     return ", ".join([*words, f"{100 * share:.2g} % of the tasks"])
+
+
+def _shots(trained: TrainSettings) -> str:
+    shots = trained.episode.shots
+    return str(shots) if isinstance(shots, int) else "–".join(map(str, shots))
 
 
 def _tasks(preset: Preset) -> int:

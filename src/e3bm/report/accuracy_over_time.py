@@ -1,16 +1,20 @@
-"""What accuracy costs: every row of a comparison over the seconds that one model of it was trained.
+"""What accuracy costs: the rows of a comparison over the seconds that one model of each was trained.
 
-Above, a panel for inductive and one for transductive rows, with numbers that keep clear of each other; below, the same
-rows by rank with their whole names.
+A panel for transductive and one for inductive rows, in which the best row of every method has its name; the others are
+grey. A list below has the named rows with their whole names; the table has all.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from e3bm.errors import SettingsError
@@ -21,56 +25,53 @@ from e3bm.runs.folder.files import write_bytes
 from e3bm.runs.folder.run import duration
 from e3bm.runs.result import Result
 
-COLOURS = {"inductive": SERIES[0], "transductive": SERIES[1]}
+COLOURS = {"transductive": SERIES[1], "inductive": SERIES[0]}
+TITLES = {"transductive": "transductive: queries are used together", "inductive": "inductive: every query by itself"}
 TICKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 360000.0)  # seconds
 UNTRAINED = "none"
-# Inches of the page, of its panels, and of what is written beside them.
-WIDTH, PANEL, ROW, LEFT, RIGHT, TOP, BETWEEN = 8.6, 3.9, 0.165, 0.6, 0.15, 0.3, 0.75
-LETTER = 0.058  # inches of a letter of a name
-SMALL = 7.5  # points of names and numbers
-LABEL = (5.4, 8.5)  # points of width of a digit and of height of a number
-POINT = 3.5  # points around a marker that numbers keep clear of
+# Inches of the page, of a panel, of a row of the list, and of what is around them.
+WIDTH, PANEL, ROW, LEFT, RIGHT, TOP, BETWEEN, LEGEND = 8.6, 3.1, 0.185, 0.6, 0.15, 0.3, 0.5, 0.75
+DOTS = 110  # an inch: 950 pixels, shown as they are
+SMALL = 8.0  # points of names
+POINT, GREY = 4.0, 2.0  # points around a marker that names keep clear of
 
 
 def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_time") -> Drawing:
-    """Numbered points in two panels, and the rows of the table with their names; what has nothing to train is left."""
-    rows = list(enumerate(results, 1))
-    groups = {setting: [row for row in rows if row[1].setting == setting] for setting in COLOURS}
+    """Named points in two panels above a list of their names; what has nothing to train is at the left."""
+    named = best_of_methods(results)
+    groups = {setting: [row for row in results if row.setting == setting] for setting in COLOURS}
     groups = {setting: found for setting, found in groups.items() if found}
-    names = [legible(f"{method_words(result)} · {result.backbone}", 90) for result in results]
     seconds = _Seconds(results)
-    ranked = ROW * (len(rows) + 1)
-    height = TOP + PANEL + BETWEEN + ranked + 0.5
+    listed = ROW * (len(named) + 1)
+    height = TOP + (PANEL + BETWEEN) * len(groups) + LEGEND + listed + 0.1
 
     def compose(figure: Figure) -> None:
-        def axes(left: float, top: float, width: float, tall: float) -> Axes:
-            return figure.add_axes((left / WIDTH, 1 - (top + tall) / height, width / WIDTH, tall / height))
+        def axes(top: float, tall: float, left: float = LEFT) -> Axes:
+            place = (left / WIDTH, 1 - (top + tall) / height, (WIDTH - left - RIGHT) / WIDTH, tall / height)
+            return figure.add_axes(place)
 
-        bounds = _bounds(results)
-        each = (WIDTH - LEFT - RIGHT - 0.3 * (len(groups) - 1)) / len(groups)
-        for place, (setting, found) in enumerate(groups.items()):
-            panel = axes(LEFT + place * (each + 0.3), TOP, each, PANEL)
+        for number, (setting, found) in enumerate(groups.items()):
+            panel = axes(TOP + number * (PANEL + BETWEEN), PANEL)
             seconds.paint(panel)
-            panel.set_title(setting, loc="left")
-            panel.set(ylim=bounds, xlabel="training of one model")
-            panel.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=ROUND_STEPS))
-            panel.set_ylabel("accuracy (%)") if place == 0 else panel.tick_params(labelleft=False)
-            _scatter(panel, found, seconds)
-        begin = LEFT + 0.15 + LETTER * max(map(len, names))
-        wide = (WIDTH - RIGHT - begin - 0.2) / 2
-        top = TOP + PANEL + BETWEEN
-        accuracies, times = axes(begin, top, wide, ranked), axes(begin + wide + 0.2, top, wide, ranked)
-        seconds.paint(times, every=2)
-        _ranks(accuracies, times, results, names, seconds)
+            panel.set_title(TITLES[setting], loc="left", color=COLOURS[setting])
+            panel.set(ylim=_bounds(found), ylabel="accuracy (%)")
+            panel.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=ROUND_STEPS))
+            _scatter(panel, found, named, seconds)
+        panel.set_xlabel("training of one model")
+        top = TOP + (PANEL + BETWEEN) * len(groups)
+        handles = _legend()
+        place = (0.5, 1 - (top + 0.42) / height)
+        figure.legend(handles=handles, loc="center", bbox_to_anchor=place, ncols=3, handlelength=2.2, columnspacing=1.4)
+        _list(axes(top + LEGEND, listed, 0.15), named)
 
     first = results[0]
     caption = (
-        f"Accuracy on {data_words(first)}, {asked_words(first)}, with its 95 % interval, over the time that one model "
-        f"was trained, without the pre-training of its backbone ({UNTRAINED}: nothing is trained). "
-        "Blue: inductive, orange: transductive; filled: with E3BM. Numbers are rows of the table, best first; "
-        "the dashed line joins rows that nothing in their panel beats in less time, which are bold below."
+        f"Accuracy on {data_words(first)}, {asked_words(first)}, over the time that one model was trained, without the "
+        f"pre-training of its backbone ({UNTRAINED}: nothing is trained). The best row of every method has its name "
+        "and its 95 % interval; filled: with E3BM. The dashed line is the best accuracy that its panel has with as "
+        "little training."
     )
-    return draw_figure(name, caption, compose, width=WIDTH, height=height)
+    return draw_figure(name, caption, compose, width=WIDTH, height=height, dpi=DOTS)
 
 
 def write_figure(results: Sequence[Result], path: Path) -> None:
@@ -79,6 +80,14 @@ def write_figure(results: Sequence[Result], path: Path) -> None:
         raise SettingsError(f"A figure is a .png or .svg file, found '{path.name}'.")
     drawing = accuracy_over_time(results, path.stem)
     write_bytes(path, drawing.png if path.suffix == ".png" else drawing.svg.encode())
+
+
+def best_of_methods(results: Sequence[Result]) -> list[Result]:
+    """Of every method the row with the highest accuracy, with E3BM or without, whatever its options; best first."""
+    best: dict[str, Result] = {}
+    for result in sorted(results, key=lambda each: -each.accuracy):
+        best.setdefault(re.sub(r" ?\+ ?E3BM$| \(.*?\)", "", result.method), result)
+    return list(best.values())
 
 
 class _Seconds:
@@ -91,14 +100,17 @@ class _Seconds:
     def of(self, result: Result) -> float:
         return _seconds(result) or self.left
 
-    def paint(self, axes: Axes, *, every: int = 1) -> None:
-        """On a narrow panel only every second time is written, the longest among them."""
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.left / 2.5, self.longest * 2.5
+
+    def paint(self, axes: Axes) -> None:
         axes.set_xscale("log")
-        axes.set_xlim(self.left / 2, self.longest * 2.5)
-        within = [tick for tick in TICKS if 3 * self.left < tick < 2.5 * self.longest][::-every][::-1]
+        axes.set_xlim(*self.ends)
+        within = [tick for tick in TICKS if 3 * self.left < tick < 2.5 * self.longest]
         axes.set_xticks([self.left, *within], [UNTRAINED, *(duration(tick).replace(".0", "") for tick in within)])
         axes.minorticks_off()
-        axes.axvline(self.left * 1.6, color=MUTED, lw=0.7, ls=":")
+        axes.axvline(self.left * 1.9, color=MUTED, lw=0.7, ls=":")
 
 
 def front(results: Sequence[Result]) -> list[Result]:
@@ -116,50 +128,78 @@ def _seconds(result: Result) -> float:
 
 def _bounds(results: Sequence[Result]) -> tuple[float, float]:
     ends = [result.accuracy + sign * result.ci for result in results for sign in (-1, 1)]
-    space = 0.05 * (max(ends) - min(ends)) + 0.1
+    space = 0.07 * (max(ends) - min(ends)) + 0.1
     return min(ends) - space, max(ends) + space
 
 
 def _look(result: Result) -> dict[str, Any]:
     colour = COLOURS[result.setting]
-    return {"color": colour, "mfc": PAPER if result.hyperprior == "none" else colour, "marker": "o", "ms": 4.5}
+    return {"color": colour, "mfc": PAPER if result.hyperprior == "none" else colour, "marker": "o", "ms": 5.5}
 
 
-def _scatter(axes: Axes, rows: Sequence[tuple[int, Result]], seconds: _Seconds) -> None:
-    """Points, the front of those that nothing beats in less time, and a number beside each point."""
-    best = front([result for _, result in rows])
-    axes.plot([seconds.of(each) for each in best], [each.accuracy for each in best], "--", color=MUTED, lw=0.9)
-    for _, result in rows:
-        axes.errorbar(seconds.of(result), result.accuracy, result.ci, lw=0.8, capsize=1.5, zorder=3, **_look(result))
+def _legend() -> list[Line2D]:
+    """What markers and lines mean."""
+    point: dict[str, Any] = {"ls": "", "marker": "o", "color": MUTED, "ms": 5.5}
+    return [
+        Line2D([], [], **point, label="best row of a method, with E3BM"),
+        Line2D([], [], **point, mfc=PAPER, label="best row of a method, without"),
+        Line2D([], [], ls="", marker="o", color=GRID, mec=MUTED, mew=0.4, ms=3, label="other rows of the table"),
+        Line2D([], [], ls="--", color=MUTED, lw=1.0, label="best with as little training"),
+        Line2D([], [], ls=":", color=MUTED, lw=0.9, label="left of it: nothing is trained"),
+    ]
+
+
+def _scatter(axes: Axes, rows: Sequence[Result], named: Sequence[Result], seconds: _Seconds) -> None:
+    """Points, the line of what nothing beats with as little training, and a name beside the best of each method."""
+    best = front(rows)
+    line = [(seconds.of(each), each.accuracy) for each in best] + [(seconds.ends[1], best[-1].accuracy)]
+    axes.plot(*zip(*line, strict=True), "--", color=MUTED, lw=1.0, drawstyle="steps-post")
+    chosen = [row for row in rows if any(row is each for each in named)]
+    others = [row for row in rows if not any(row is each for each in named)]
+    axes.plot(
+        [seconds.of(row) for row in others], [row.accuracy for row in others],
+        ls="", marker="o", color=GRID, mec=MUTED, mew=0.4, ms=3, zorder=2,
+    )  # fmt: skip
+    for row in chosen:
+        axes.errorbar(seconds.of(row), row.accuracy, row.ci, lw=0.9, capsize=1.5, zorder=3, **_look(row))
     scale = 72 / axes.figure.dpi
-    places = [axes.transData.transform((seconds.of(result), result.accuracy)) * scale for _, result in rows]
     frame = axes.get_window_extent()
-    inside = tuple(value * scale for value in (frame.x0, frame.y0, frame.x1, frame.y1))
-    offsets = clear_offsets([(float(x), float(y)) for x, y in places], [len(str(n)) for n, _ in rows], inside)
-    for (number, result), offset in zip(rows, offsets, strict=True):
+    inside = (frame.x0 * scale, frame.y0 * scale, frame.x1 * scale, frame.y1 * scale)
+
+    def place(x: float, y: float) -> Place:
+        left, up = axes.transData.transform((x, y)) * scale
+        return float(left), float(up)
+
+    names = [legible(row.method) for row in chosen]
+    widths = [float(TextPath((0, 0), name, size=SMALL).get_extents().width) for name in names]
+    own, grey = ([place(seconds.of(row), row.accuracy) for row in part] for part in (chosen, others))
+    steps = [(place(*one), place(*other)) for one, other in pairwise(line)]
+    taken = [_box(*each, POINT) for each in own] + [_box(*each, GREY) for each in grey]
+    taken += [(left, up - 1, right, up + 1) for (left, up), (right, _) in steps]
+    offsets = clear_offsets(own, widths, inside, taken)
+    for row, text, offset in zip(chosen, names, offsets, strict=True):
         axes.annotate(
-            str(number), (seconds.of(result), result.accuracy), xytext=offset, textcoords="offset points",
-            fontsize=SMALL, color=INK, ha="center", va="center", fontweight="bold" if result in best else "normal",
-            arrowprops={"arrowstyle": "-", "color": MUTED, "lw": 0.4, "shrinkA": 0, "shrinkB": 2}, zorder=4,
+            text, (seconds.of(row), row.accuracy), xytext=offset, textcoords="offset points",
+            fontsize=SMALL, color=INK, ha="center", va="center",
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.3, "alpha": 0.8},
+            arrowprops={"arrowstyle": "-", "color": MUTED, "lw": 0.5, "shrinkA": 0, "shrinkB": 3}, zorder=4,
         )  # fmt: skip
 
 
 Box = tuple[float, float, float, float]
+Place = tuple[float, float]
 
 
-def clear_offsets(
-    places: Sequence[tuple[float, float]], digits: Sequence[int], inside: Box
-) -> list[tuple[float, float]]:
-    """Where to write a number beside each point, in points from it: near, in the frame, clear of points and numbers."""
-    taken = [(x - POINT, y - POINT, x + POINT, y + POINT) for x, y in places]
-    found = []
-    for (x, y), count in zip(places, digits, strict=True):
-        wide, tall = LABEL[0] * count / 2 + 0.5, LABEL[1] / 2
+def clear_offsets(places: Sequence[Place], widths: Sequence[float], inside: Box, taken: Sequence[Box]) -> list[Place]:
+    """Where to write a name of some width beside each point, in points from it: near, in the frame, clear of all."""
+    taken, found = list(taken), []
+    for (x, y), width in zip(places, widths, strict=True):
+        wide, tall = width / 2 + 1, 0.62 * SMALL
         boxes = {
-            offset: (x + offset[0] - wide, y + offset[1] - tall, x + offset[0] + wide, y + offset[1] + tall)
-            for offset in _around()
+            (left, up): (x + left - wide, y + up - tall, x + left + wide, y + up + tall)
+            for left, up in _around(wide, tall)
         }
-        within = [offset for offset, box in boxes.items() if _contains(inside, box)] or [(0.0, 9.0)]
+        within = [offset for offset, box in boxes.items() if _contains(inside, box)] or [(0.0, 12.0)]
         clear = [offset for offset in within if not any(_overlap(boxes[offset], other) for other in taken)]
         best = (clear or within)[0]
         taken.append(boxes.get(best, (x, y, x, y)))
@@ -167,12 +207,16 @@ def clear_offsets(
     return found
 
 
-def _around() -> Iterator[tuple[float, float]]:
-    """Offsets from the nearest ones outwards, the upper right first."""
-    for radius in range(9, 90, 4):
+def _box(x: float, y: float, half: float) -> Box:
+    return x - half, y - half, x + half, y + half
+
+
+def _around(wide: float, tall: float) -> Iterator[Place]:
+    """Offsets of a box of these halves from the nearest ones outwards, right and left first."""
+    for gap in range(5, 130, 4):
         for turn in range(16):
-            angle = math.pi / 4 + (turn + 1) // 2 * (-1) ** turn * math.pi / 8
-            yield radius * math.cos(angle), radius * math.sin(angle)
+            angle = (turn + 1) // 2 * (-1) ** turn * math.pi / 8
+            yield (gap + wide) * math.cos(angle), (gap + tall) * math.sin(angle)
 
 
 def _contains(outer: Box, box: Box) -> bool:
@@ -183,30 +227,21 @@ def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _ranks(accuracies: Axes, times: Axes, results: Sequence[Result], names: Sequence[str], seconds: _Seconds) -> None:
-    """A line for each row: its name, its accuracy with the interval, and how long it was trained."""
-    best = [each for setting in COLOURS for each in front([other for other in results if other.setting == setting])]
-    numbers = range(1, len(results) + 1)
-    for axes in (accuracies, times):
-        axes.set_ylim(len(results) + 0.7, 0.3)
-        axes.set_yticks([])
-        axes.hlines(numbers, 0, 1, transform=axes.get_yaxis_transform(), color=GRID, lw=0.5, zorder=0)
-        axes.spines["left"].set_visible(False)
-    accuracies.set(xlim=_bounds(results), xlabel="accuracy (%)")
-    accuracies.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND_STEPS))
-    times.set_xlabel("training of one model")
-    times.tick_params(axis="x", labelsize=SMALL)
-    for number, result, name in zip(numbers, results, names, strict=True):
-        accuracies.errorbar(result.accuracy, number, xerr=result.ci, lw=0.9, capsize=1.5, zorder=3, **_look(result))
-        times.plot(seconds.of(result), number, ls="", zorder=3, **_look(result))
-        weight = "bold" if any(result is each for each in best) else "normal"
-        look: dict[str, Any] = {"fontsize": SMALL, "va": "center", "fontweight": weight}
-        beside = accuracies.get_yaxis_transform()
-        accuracies.annotate(
-            str(number), (0, number), xycoords=beside, textcoords="offset points", ha="right",
-            xytext=(-72 * LETTER * max(map(len, names)) - 4, 0), **look,
-        )  # fmt: skip
-        accuracies.annotate(
-            name, (0, number), xycoords=beside, textcoords="offset points", ha="left",
-            xytext=(-72 * LETTER * max(map(len, names)), 0), **look,
-        )  # fmt: skip
+def _list(axes: Axes, named: Sequence[Result]) -> None:
+    """The named rows with their whole names, accuracies and times of training, best first."""
+    axes.set_axis_off()
+    axes.set(xlim=(0, 1), ylim=(len(named) + 0.5, -0.5))
+    cells = [("Best row of every method", "Backbone", "Accuracy %", "Training")]
+    for row in named:
+        trained = duration(_seconds(row)) if _seconds(row) else UNTRAINED
+        cells.append(
+            (legible(method_words(row), 92), legible(row.backbone), f"{row.accuracy:.2f} ± {row.ci:.2f}", trained)
+        )
+    for number, (words, backbone, accuracy, trained) in enumerate(cells):
+        look: dict[str, Any] = {"fontsize": SMALL, "va": "center", "fontweight": "normal" if number else "bold"}
+        for x, text, side in ((0.02, words, "left"), (0.615, backbone, "left"), (0.895, accuracy, "right")):
+            axes.text(x, number, text, ha=side, **look)
+        axes.text(0.985, number, trained, ha="right", **look)
+        if number:
+            axes.plot(0.007, number, ls="", clip_on=False, **(_look(named[number - 1]) | {"ms": 4.5}))
+            axes.axhline(number - 0.5, color=GRID, lw=0.5, zorder=0)

@@ -5,19 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
 
 from e3bm.errors import SettingsError
 from e3bm.report.result_words import NONE, asked_words, data_words, method_words
 from e3bm.report.table_format import Cell, Table
 from e3bm.report.tables import DAGGER, STAR, plus_minus
+from e3bm.report.told_apart import tasks_words, told_apart
 from e3bm.runs.evaluation.comparison import mean_accuracy
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.run import Run, duration
 from e3bm.runs.kept.entries import Entry, entries
 from e3bm.runs.kept.store import STUDY, KeptResults
 from e3bm.runs.result import ALONE, Result
-from e3bm.runs.settings import TrainSettings
 
 COLUMNS = (
     "Method", "Backbone", "Accuracy %", "Difference %", "NLL", "ECE %", "Setting", "Parameters", "Training",
@@ -35,18 +34,20 @@ TIMES = (
     " measured once, on machines that did other work"
     " too. Run: its name without the seed."
 )
-# What can make another system of the same method on the same backbone; a seed, a machine or a folder cannot.
-KINDS_OF_SETTINGS = (
-    "backbone.adapt", "backbone.pretrained", "backbone.batchnorm", "tasks", "method.", "related", "query_shares",
-    "hyperprior.", "episode.", "data.rotations", "data.augment", "optimiser.",
-)  # fmt: skip
 POOLED = (
     "Several seeds: answers are averaged over seeds episode by episode, and intervals are over episodes, for these"
     " seeds; std is the standard deviation of the accuracy between seeds."
 )
+LISTED = 8  # names in a sentence
 WHOLE = ("none", ALONE, "alpha generated, v generated")
-# Parts of the study that are systems of their own, tested like all others.
-TESTED_STUDIES = tuple(f"{STUDY}/{name}-{shots}shot" for name in ("cross-fitted", "equivariant") for shots in (1, 5))
+# Parts of the study that are systems of their own, tested like all others; what is not there yet is no error.
+TABLED_STUDIES = (
+    "cross-fitted-1shot", "cross-fitted-5shot", "related-1shot", "one-fold-5shot", "equivariant-1shot",
+    "equivariant-5shot", "map-balance-1shot", "map-balance-5shot", "miniimagenet-cross-fitted-1shot",
+    "miniimagenet-cross-fitted-5shot",
+)  # fmt: skip
+# Methods that the second part has were trained again there, on better tasks: tables leave out those of the first.
+TRAINED_AGAIN = {"cross-fitted-1shot": "related-1shot", "cross-fitted-5shot": "one-fold-5shot"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Question:
     ways: int = 5
     split: str = "test"
     against: str = ""
-    """Part of the name of the method that differences are taken to; unset: the best one."""
+    """Name of the row that differences are taken to, or a beginning that no other has; unset: the best one."""
     uneven: bool = False
     """Results on uneven queries instead of those on even ones."""
     ablations: bool = False
@@ -67,7 +68,18 @@ class Question:
 
 def compared_runs(kept: KeptResults) -> list[Run]:
     """Kept runs that are compared."""
-    return kept.tabled(TESTED_STUDIES)
+    studies: dict[str, list[Run]] = {}
+    for run in kept.runs(STUDY):
+        studies.setdefault(run.path.parent.name, []).append(run)
+    found = kept.tabled()
+    for name in TABLED_STUDIES:
+        again = {_method(run) for run in studies.get(TRAINED_AGAIN.get(name, ""), [])}
+        found += [run for run in studies.get(name, []) if _method(run) not in again]
+    return found
+
+
+def _method(run: Run) -> str | None:
+    return run.trained.method.name if run.trained else None
 
 
 def compare(runs: Sequence[Run], question: Question) -> list[Result]:
@@ -90,70 +102,24 @@ def compare(runs: Sequence[Run], question: Question) -> list[Result]:
         (entry for entry in fitting if entry.protocol == protocol),
         key=lambda entry: -_together(entry).accuracy,
     )
-    partner = _partner(same, question.against)
-    found = [_together(entry) if entry is partner else _paired(entry, partner) for entry in same]
+    rows = _named(same)
+    partner = same[_chosen(rows, question.against)]
+    return [row if entry is partner else _paired(row, entry, partner) for row, entry in zip(rows, same, strict=True)]
+
+
+def _named(same: Sequence[Entry]) -> list[Result]:
+    """One result each, with what tells it from others; training tasks of another kind are always told."""
+    rows = [_together(entry) for entry in same]
     trained = [entry.runs[0].trained for entry in same]
-    words = told_apart(trained, [_name(result) for result in found])
-    words = [
-        _tasks_named(text, own) if result.train_seconds else text
-        for text, own, result in zip(words, trained, found, strict=True)
-    ]
-    return [result.but(apart=apart) for result, apart in zip(found, words, strict=True)]
-
-
-def _tasks_named(words: str, trained: TrainSettings | None) -> str:
-    """Training tasks of another kind are always told, also where nothing else is called the same."""
-    tasks = "" if trained is None or trained.tasks == "all" else f"tasks {trained.tasks}"
-    return words if tasks in words else ", ".join(filter(None, (words, tasks)))
-
-
-def told_apart(trained: Sequence[TrainSettings | None], names: Sequence[str]) -> list[str]:
-    """For systems that are called the same: the fewest settings by which they differ, in words; else nothing."""
-    words = [""] * len(names)
-    for name in {name for name in names if names.count(name) > 1}:
-        alike = [place for place, other in enumerate(names) if other == name]
-        for place, own in zip(alike, _differences([_settings(trained[place]) for place in alike]), strict=True):
-            words[place] = own
-    return words
+    named = []
+    for row, own, words in zip(rows, trained, told_apart(trained, [_name(row) for row in rows]), strict=True):
+        tasks = tasks_words(own) if own and row.train_seconds else []
+        named.append(row.but(apart=", ".join(dict.fromkeys([*tasks, *filter(None, words.split(", "))]))))
+    return named
 
 
 def _name(result: Result) -> str:
     return f"{method_words(result)}, {result.backbone}"
-
-
-def _settings(trained: TrainSettings | None) -> dict[str, str]:
-    """Settings that tell systems apart, by their dotted names, those that a reader knows best first."""
-    found: dict[str, str] = {}
-
-    def walk(group: str, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            path = f"{group}{name}"
-            if isinstance(value, dict):
-                walk(f"{path}.", value)
-            elif path == "backbone.pretrained":
-                found[path] = "from scratch" if value is None else "pre-trained"
-            elif path.startswith(KINDS_OF_SETTINGS):
-                word = name.replace("_", " ")
-                found[path] = ("" if value else "not ") + word if isinstance(value, bool) else f"{word} {value}"
-
-    walk("", trained.model_dump(mode="json") if trained else {})
-    rank = lambda path: next(place for place, kind in enumerate(KINDS_OF_SETTINGS) if path.startswith(kind))
-    return {path: found[path] for path in sorted(found, key=rank)}
-
-
-def _differences(settings: Sequence[dict[str, str]]) -> list[str]:
-    """One text each, all different where the settings are: always the setting next that tells most of them apart."""
-    words: list[tuple[str, ...]] = [() for _ in settings]
-    paths = list(dict.fromkeys(path for own in settings for path in own))
-    while len(set(words)) < len(words) and paths:
-        longer = {
-            path: [(*text, own.get(path, "")) for text, own in zip(words, settings, strict=True)] for path in paths
-        }
-        best = max(paths, key=lambda path: len(set(longer[path])))
-        if len(set(longer[best])) == len(set(words)):
-            break
-        words = longer[best]
-    return [", ".join(filter(None, text)) for text in words]
 
 
 def _together(entry: Entry) -> Result:
@@ -162,13 +128,13 @@ def _together(entry: Entry) -> Result:
     return found.but(train_seconds=0.0) if entry.runs[0].kind == "pretrain" else found
 
 
-def _paired(entry: Entry, partner: Entry) -> Result:
+def _paired(row: Result, entry: Entry, partner: Entry) -> Result:
     """All seeds of one system against all seeds of the other, episode by episode."""
     ours, theirs = mean_accuracy(entry.tested), mean_accuracy(partner.tested)
     if ours is None or theirs is None:
-        return _together(entry)
+        return row
     difference, interval = paired_difference(ours, theirs)
-    return _together(entry).but(paired_with=partner.first.method, paired_difference=difference, paired_ci=interval)
+    return row.but(paired_with=partner.first.method, paired_difference=difference, paired_ci=interval)
 
 
 def _fits(result: Result, question: Question) -> bool:
@@ -177,12 +143,32 @@ def _fits(result: Result, question: Question) -> bool:
     return (result.dataset, result.split, result.ways, result.shots, result.uneven) == asked and known
 
 
-def _partner(same: Sequence[Entry], against: str) -> Entry:
-    for entry in same:
-        if against.lower() in f"{entry.first.method} {entry.first.backbone}".lower():
-            return entry
-    names = sorted({entry.first.method for entry in same})
-    raise SettingsError(f"No method's name has '{against}' in it; there are {', '.join(names)}.")
+def _chosen(rows: Sequence[Result], against: str) -> int:
+    """The row of that name, or the only one whose name begins so; the first where none is asked for."""
+    if not against.strip():
+        return 0
+    wanted, names = _plain(against), [[_plain(name) for name in _names(row)] for row in rows]
+    exact = [place for place, own in enumerate(names) if wanted in own]
+    begun = [place for place, own in enumerate(names) if any(name.startswith(wanted) for name in own)]
+    found = exact or begun
+    if len(found) == 1:
+        return found[0]
+    found = found or [place for place, own in enumerate(names) if any(wanted in name for name in own)]
+    if not found:
+        methods = ", ".join(sorted({row.method for row in rows}))
+        raise SettingsError(f"No method's name has '{against}' in it; there are {methods}.")
+    listed = "; ".join(_name(rows[place]) for place in found[:LISTED])
+    others = f"; or {len(found) - LISTED} others" if len(found) > LISTED else ""
+    raise SettingsError(f"'{against}' is not the name or the beginning of one row alone; name one: {listed}{others}.")
+
+
+def _names(row: Result) -> list[str]:
+    """What a row may be called: by its method alone, or by as much as the table says of it."""
+    return [row.method, method_words(row), f"{row.method}, {row.backbone}", _name(row)]
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace(",", " ").lower().split())
 
 
 def comparison_table(results: Sequence[Result]) -> Table:

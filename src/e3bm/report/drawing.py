@@ -100,10 +100,12 @@ def draw(name: str, caption: str, paint: Callable[[Axes], Sequence[Line2D]], hei
     return draw_figure(name, caption, compose, width=WIDTH, height=height)
 
 
-def draw_figure(name: str, caption: str, compose: Callable[[Figure], None], *, width: float, height: float) -> Drawing:
+def draw_figure(
+    name: str, caption: str, compose: Callable[[Figure], None], *, width: float, height: float, dpi: int = 200
+) -> Drawing:
     """A figure of that many inches, composed of any number of axes, as SVG and PNG."""
     with style.context(["default", {**STYLE, "svg.hashsalt": name}]):  # whatever the user's own defaults are
-        figure = Figure(figsize=(width, height), dpi=200)
+        figure = Figure(figsize=(width, height), dpi=dpi)
         FigureCanvasAgg(figure)
         compose(figure)
         svg, png = io.BytesIO(), io.BytesIO()

@@ -6,9 +6,10 @@ The same record is what `e3bm test` prints with --json, what a run folder keeps,
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from e3bm.errors import CheckpointError
+from e3bm.settings import with_e3bm
 
 FORMAT = 1
 Protocol = tuple[str, str, str]
@@ -138,6 +139,12 @@ class Result(BaseModel):
         measured = {name for name in foreign if _is_number(values[name])}
         rest = {name: value for name, value in values.items() if name not in measured}
         return rest | {"metrics": values.get("metrics", {}) | {name: values[name] for name in measured}}
+
+    @field_validator("method")
+    @classmethod
+    def _named_as_today(cls, method: str) -> str:
+        """Results that were kept before may be called MAML+++E3BM."""
+        return with_e3bm(method.removesuffix("+E3BM")) if method.endswith("+E3BM") else method
 
     @property
     def protocol(self) -> Protocol:

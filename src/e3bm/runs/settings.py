@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from e3bm.errors import SettingsError
-from e3bm.settings import InnerLoopSettings, MethodSettings, Settings, settings_error
+from e3bm.settings import InnerLoopSettings, MethodSettings, Settings, settings_error, with_e3bm
 
 Split = Literal["train", "val", "test"]
 Setting = Literal["inductive", "transductive"]
@@ -287,8 +287,7 @@ class TrainSettings(Settings):
         """What tables call this run."""
         if self.name:
             return self.name
-        plus = "+E3BM" if self.hyperprior.generated else ""
-        return f"{self.method.label}{plus}"
+        return with_e3bm(self.method.label) if self.hyperprior.generated else self.method.label
 
 
 def _method_of(values: dict[str, Any]) -> MethodSettings:

@@ -25,7 +25,8 @@ class Options:
     split: str = "test"
     """test or val."""
     against: str = ""
-    """Part of the name of the method (and backbone) that all others are compared with; unset: the best one."""
+    """The row that all others are compared with: its method, or as much of its name as no other has (method, what tells
+    it apart, backbone); unset: the best one."""
     queries: Literal["even", "uneven"] = "even"
     """Results on episodes with equal or unequal numbers of queries per class (`e3bm test --query-shares`)."""
     ablations: bool = False

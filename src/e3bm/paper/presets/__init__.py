@@ -49,7 +49,9 @@ def find_preset(name: str) -> Preset:
     if name not in known:
         from difflib import get_close_matches
 
-        near = get_close_matches(name, known, n=3)
+        # First the same name with a word less or more: methods without an inner loop have no -plain, others have.
+        same = [other for other in known if name.startswith(f"{other}-") or other.startswith(f"{name}-")]
+        near = list(dict.fromkeys([*same, *get_close_matches(name, known, n=3)]))[:3]
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise SettingsError(f"There is no preset '{name}'; `e3bm presets` lists the {len(known)} there are.{hint}")
     return known[name]

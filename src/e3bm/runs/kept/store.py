@@ -275,10 +275,9 @@ class KeptResults:
         place = self.root / group / part
         return [run for run in found if not part or run.path.is_relative_to(place)]
 
-    def tabled(self, studies: Iterable[str] = ()) -> list[Run]:
-        """The runs that tables are made of: all but those that tried settings out, of which parts can be named."""
-        tables = [run for name in self.groups if name != STUDY for run in self.runs(name)]
-        return [run for place in studies for run in self.runs(place)] + tables
+    def tabled(self) -> list[Run]:
+        """The runs that tables are made of: all but those that tried settings out."""
+        return [run for name in self.groups if name != STUDY for run in self.runs(name)]
 
     def indexes(self) -> list[Record]:
         """Class indexes of the data sets that runs were tested on, as plain values."""
