@@ -16,8 +16,8 @@ from e3bm.paper.reproduce import Request, kept_entries, reproduce
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
 from e3bm.report.compare import Question, compare, compared_runs, comparison_table
+from e3bm.report.result_words import told_apart
 from e3bm.report.table_format import Cell, Table
-from e3bm.report.told_apart import told_apart
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.result import Result

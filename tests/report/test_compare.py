@@ -12,8 +12,7 @@ from e3bm.cli.main import main
 from e3bm.errors import SettingsError
 from e3bm.paper.presets import find_preset, presets
 from e3bm.report.compare import COLUMNS, Question, compare, compared_runs, comparison_table, comparison_text
-from e3bm.report.result_words import method_words
-from e3bm.report.told_apart import told_apart
+from e3bm.report.result_words import method_words, told_apart
 from e3bm.runs.kept.entries import entries
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import TrainSettings

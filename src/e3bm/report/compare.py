@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from e3bm.errors import SettingsError
-from e3bm.report.result_words import NONE, asked_words, data_words, method_words
+from e3bm.report.result_words import NONE, asked_words, data_words, method_words, tasks_words, told_apart
 from e3bm.report.table_format import Cell, Table
 from e3bm.report.tables import DAGGER, STAR, plus_minus
-from e3bm.report.told_apart import tasks_words, told_apart
 from e3bm.runs.evaluation.comparison import mean_accuracy
 from e3bm.runs.evaluation.metrics import paired_difference
 from e3bm.runs.folder.run import Run, duration
