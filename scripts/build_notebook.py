@@ -53,8 +53,9 @@ sheet""",
 
 shapes = FewShotClassifier().fit(photos)
 shapes""",
-    """Other drawings, and noise, which is none of these:""",
-    """shapes.predict([drawing(3, 20), drawing(4, 20), drawing(40, 20), Image.effect_noise((160, 160), 90)])""",
+    """Other drawings, and noise, which is none of these; about one drawing in twenty is called so, too:""",
+    """noise = default_rng(0).integers(0, 256, (160, 160, 3), dtype="uint8")
+shapes.predict([drawing(3, 20), drawing(4, 20), drawing(40, 20), noise])""",
     """## Sentences
 A few sentences of each topic, with the same methods.""",
     """from e3bm import TextClassifier
@@ -80,7 +81,7 @@ def notebook() -> nbformat.NotebookNode:
     """The notebook without outputs."""
     book = nbformat.v4.new_notebook()
     for number, text in enumerate(CELLS):
-        code = text.startswith(("from ", "plot ", "model.", "classifier.", "shapes."))
+        code = text.startswith(("from ", "plot ", "model.", "classifier.", "noise "))
         kind = nbformat.v4.new_code_cell if code else nbformat.v4.new_markdown_cell
         book.cells.append(kind(text, id=f"cell-{number}"))
     book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

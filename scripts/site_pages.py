@@ -20,9 +20,11 @@ SHIM = re.compile(r"https://[^\"]*iframe-worker/shim")
 PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s]+)\)")
 TABLE, TAG = re.compile(r"<table>(.*?)</table>", re.DOTALL), re.compile(r"<[^>]*>")
 CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
-NUMBER = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*")
+NO_WORDS = re.compile(r"[^A-Za-z]*")
 MOST_ROWS = 5
 """Rows of numbers that the search still shows."""
+MOST_LETTERS = 30
+"""In a cell, on average; a table of more has something to read."""
 
 
 def on_config(config: Any) -> Any:
@@ -106,13 +108,11 @@ def without_numbers(html: str) -> str:
 
     def marked(found: re.Match[str]) -> str:
         cells = [TAG.sub("", cell).strip() for cell in CELL.findall(found[1])]
-        numbers = sum(NUMBER.fullmatch(cell) is not None for cell in cells)
-        long = found[1].count("<tr>") > MOST_ROWS + 1
-        return (
-            found[0].replace("<table>", "<table data-search-exclude>", 1)
-            if long and 2 * numbers > len(cells)
-            else found[0]
-        )
+        numbers = sum(NO_WORDS.fullmatch(cell) is not None for cell in cells)
+        prose = sum(map(len, cells)) > MOST_LETTERS * len(cells)
+        if found[1].count("<tr>") <= MOST_ROWS + 1 or 3 * numbers <= len(cells) or prose:
+            return found[0]
+        return found[0].replace("<table>", "<table data-search-exclude>", 1)
 
     return TABLE.sub(marked, html)
 
