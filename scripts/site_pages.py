@@ -13,8 +13,9 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = "results/bench/bench.png"
-NOTEBOOK = "docs/notebook.ipynb"
-OUTSIDE = {"index.md": "README.md", "changes.md": "CHANGELOG.md", "notebook.md": NOTEBOOK}
+NOTEBOOK, CHANGES = "docs/notebook.ipynb", "CHANGELOG.md"
+OUTSIDE = {"index.md": "README.md", "changes.md": CHANGES, "notebook.md": NOTEBOOK}
+LAST_IN_SEARCH = "---\nsearch:\n  boost: 0.1\n---\n\n"
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 SHIM = re.compile(r"https://[^\"]*iframe-worker/shim")
 PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s]+)\)")
@@ -40,9 +41,9 @@ def on_files(files: Any, config: Any) -> Any:
     """Pages that stand outside docs/ in the repository, and the notebook in place of its file."""
     for page, source in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        files.append(
-            File.generated(config, page, content=notebook_page(json.loads(text)) if source == NOTEBOOK else text)
-        )
+        if source == NOTEBOOK:
+            text = notebook_page(json.loads(text))
+        files.append(File.generated(config, page, content=LAST_IN_SEARCH + text if source == CHANGES else text))
     files.remove(files.get_file_from_path(PurePosixPath(NOTEBOOK).name))
     files.append(File.generated(config, BENCH, abs_src_path=str(ROOT / BENCH)))
     return files

@@ -564,9 +564,11 @@ def test_twelve_classes_leave_every_step_in_reach(opened, glyph_png, tmp_path) -
     further = page.locator("#further button")
     expect(further).to_be_in_viewport(ratio=1)
     expect(further).to_have_text(re.compile(r"↓ \d+ classes below"))
-    while further.is_visible():
+    for _ in range(20):
+        if further.is_hidden():
+            break
         further.click()
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(500)
     expect(card(page, "class 12")).to_be_in_viewport(ratio=1)
     phone = opened(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
     expect(card(phone, "class 12")).to_be_visible()

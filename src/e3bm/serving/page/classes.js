@@ -52,9 +52,10 @@ export function prepareClasses() {
 function showFurther() {
   const list = byId("teach"), edge = list.getBoundingClientRect().bottom;
   const scrolls = list.scrollHeight > list.clientHeight + 1 && getComputedStyle(list).overflowY === "auto";
-  const below = scrolls ? [...cards.values()].filter(({ root }) => !root.hidden && root.getBoundingClientRect().bottom > edge + 1).length : 0;
-  byId("further").hidden = !below;
-  byId("further").firstElementChild.textContent = `↓ ${counted(below, "class", "classes")} below`;
+  const cut = scrolls ? [...cards.values()].map(({ root }) => root.getBoundingClientRect()).filter(({ bottom }) => bottom > edge + 1) : [];
+  const below = cut.filter(({ top, bottom }) => (top + bottom) / 2 > edge).length; // the others are seen in part
+  byId("further").hidden = !cut.length;
+  byId("further").firstElementChild.textContent = below ? `↓ ${counted(below, "class", "classes")} below` : "↓ more below";
 }
 
 export function focusClass(id) {
