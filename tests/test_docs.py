@@ -1,6 +1,7 @@
 """Documentation that names code must be right about it."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys

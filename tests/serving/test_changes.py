@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from base64 import b64decode
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from PIL import Image
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.serving.exchange import Upload
+from e3bm.serving.kept.workspace import Workspace
+from e3bm.serving.settings import ServeSettings
 from e3bm.serving.work.models import open_model
 from photo_models import picture, support, unfitted
 
@@ -229,6 +232,16 @@ def test_a_server_starts_with_the_small_pictures_of_its_model_and_says_where_it_
     with serve_with(quick().fit(photos, small_pictures=True), pictures="tab") as visitor:
         asked = visitor.get("/model", params={"pictures": "true"}).content
         assert FewShotClassifier.from_bytes(asked, backbone=quick().extractor).fitted.pictures == ()
+
+
+def test_a_model_that_cannot_be_changed_keeps_its_small_pictures(quick, glyph_png) -> None:
+    photos = {name: [glyph_png(name, number) for number in range(3)] for name in ("g", "&")}
+    made = quick().fit(photos, small_pictures=True)
+    with_other_prior = made.with_fit(replace(made.fitted, own_prior=True, prior_digest="of another one"))
+    for where, held in (("memory", 6), ("tab", 0)):
+        now = Workspace(with_other_prior, ServeSettings(pictures=where)).snapshot
+        assert now.unchangeable is not None
+        assert len(now.fit.classifier.fitted.pictures) == held
 
 
 def test_an_answer_brings_a_small_picture_where_it_is_asked_for(serve_with, glyph_png, quick) -> None:
