@@ -9,7 +9,8 @@ from nbclient import NotebookClient
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "notebook.ipynb"
 CELLS = [
     """# A classifier from five examples of each class
-It needs the extras sklearn and text, and pandas. First features: 64 pixels of handwritten digits, five of each.""",
+It needs the extras sklearn, pretrained and text, and pandas.
+First features: 64 pixels of handwritten digits, five of each.""",
     """from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -24,8 +25,39 @@ print(f"{100 * model.score(rest, rest_labels):.0f} % of {len(rest)} other digits
 plot.figure_.set_size_inches(4, 3)""",
     """What it says of single rows, as a frame of probabilities:""",
     """model.set_output(transform="pandas").transform(rest[:4]).round(2)""",
+    """## Photos
+`FewShotClassifier` takes a folder of photos, paths, or pictures in memory.
+These are drawn: three shapes, five of each.""",
+    """from numpy.random import default_rng
+from PIL import Image, ImageDraw
+
+
+def drawing(sides: int, number: int) -> Image.Image:
+    random = default_rng([sides, number])
+    paper, ink = random.integers(150, 256, 3).tolist(), random.integers(0, 110, 3).tolist()
+    (x, y), radius = random.integers(60, 100, 2).tolist(), int(random.integers(30, 55))
+    picture = Image.new("RGB", (160, 160), tuple(paper))
+    ImageDraw.Draw(picture).regular_polygon((x, y, radius), sides, random.uniform(0, 360), tuple(ink))
+    return picture
+
+
+sides = {"triangle": 3, "square": 4, "circle": 40}
+photos = {name: [drawing(count, number) for number in range(5)] for name, count in sides.items()}
+sheet = Image.new("RGB", (5 * 64, 3 * 64))
+for row, drawn in enumerate(photos.values()):
+    for column, picture in enumerate(drawn):
+        sheet.paste(picture.resize((64, 64)), (64 * column, 64 * row))
+sheet""",
+    """Five of each are enough for a classifier that says what to expect of it:""",
+    """from e3bm import FewShotClassifier
+
+shapes = FewShotClassifier().fit(photos)
+shapes""",
+    """Other drawings, and noise, which is none of these; about one drawing in twenty is called so, too:""",
+    """noise = default_rng(0).integers(0, 256, (160, 160, 3), dtype="uint8")
+shapes.predict([drawing(3, 20), drawing(4, 20), drawing(40, 20), noise])""",
     """## Sentences
-A few sentences of each topic. `FewShotClassifier` is the same for photos: `fit("photos/")`, `predict("one.jpg")`.""",
+A few sentences of each topic, with the same methods.""",
     """from e3bm import TextClassifier
 
 topics = {
@@ -49,7 +81,7 @@ def notebook() -> nbformat.NotebookNode:
     """The notebook without outputs."""
     book = nbformat.v4.new_notebook()
     for number, text in enumerate(CELLS):
-        code = text.startswith(("from ", "plot ", "model.", "classifier."))
+        code = text.startswith(("from ", "plot ", "model.", "classifier.", "noise "))
         kind = nbformat.v4.new_code_cell if code else nbformat.v4.new_markdown_cell
         book.cells.append(kind(text, id=f"cell-{number}"))
     book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

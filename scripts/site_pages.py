@@ -1,6 +1,11 @@
-"""Hooks of the documentation site: its first page is the README, and links out of docs/ become names of files."""
+"""Hooks of the documentation site: its first page is the README, and links out of docs/ become names of files.
 
+The notebook is a page, too, and the search leaves out tables of numbers.
+"""
+
+import json
 import re
+from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -8,10 +13,19 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = "results/bench/bench.png"
-OUTSIDE = {"index.md": "README.md", "changes.md": "CHANGELOG.md"}
+NOTEBOOK, CHANGES = "docs/notebook.ipynb", "CHANGELOG.md"
+OUTSIDE = {"index.md": "README.md", "changes.md": CHANGES, "notebook.md": NOTEBOOK}
+LAST_IN_SEARCH = "---\nsearch:\n  boost: 0.1\n---\n\n"
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 SHIM = re.compile(r"https://[^\"]*iframe-worker/shim")
 PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s]+)\)")
+TABLE, TAG = re.compile(r"<table>(.*?)</table>", re.DOTALL), re.compile(r"<[^>]*>")
+CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
+NO_WORDS = re.compile(r"[^A-Za-z]*")
+MOST_ROWS = 5
+"""Rows of numbers that the search still shows."""
+MOST_LETTERS = 30
+"""In a cell, on average; a table of more has something to read."""
 
 
 def on_config(config: Any) -> Any:
@@ -24,9 +38,13 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Pages that stand outside docs/ in the repository."""
+    """Pages that stand outside docs/ in the repository, and the notebook in place of its file."""
     for page, source in OUTSIDE.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+        text = (ROOT / source).read_text(encoding="utf-8")
+        if source == NOTEBOOK:
+            text = notebook_page(json.loads(text))
+        files.append(File.generated(config, page, content=LAST_IN_SEARCH + text if source == CHANGES else text))
+    files.remove(files.get_file_from_path(PurePosixPath(NOTEBOOK).name))
     files.append(File.generated(config, BENCH, abs_src_path=str(ROOT / BENCH)))
     return files
 
@@ -57,6 +75,47 @@ def site_link(found: re.Match[str], here: PurePosixPath, up: str) -> str:
     if name is None or not (ROOT / path).is_file():
         return f"{text} (`{path}`)" if text.strip("`") != str(path) else f"`{path}`"
     return f"[{text}]({up}{name}{anchor})"
+
+
+def notebook_page(book: dict[str, Any]) -> str:
+    """A notebook as Markdown: its texts, its code, and what that gave."""
+    parts = []
+    for cell in book["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += map(_output, cell.get("outputs", []))
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    """What a cell gave, in the first of the forms that a page shows."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        drawn = "".join(data["image/png"].split())
+        return f'<img alt="What the code above draws" src="data:image/png;base64,{drawn}">'
+    if "text/html" in data:
+        html = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
+        return f"<div>{re.sub(r'<table[^>]*>', '<table>', html)}</div>"
+    return f"<pre><code>{escape(''.join(output.get('text', data.get('text/plain', '')))).rstrip()}</code></pre>"
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """What the search finds is prose."""
+    return without_numbers(html)
+
+
+def without_numbers(html: str) -> str:
+    """A page whose long tables of numbers are left out of the search; they would fill its answers."""
+
+    def marked(found: re.Match[str]) -> str:
+        cells = [TAG.sub("", cell).strip() for cell in CELL.findall(found[1])]
+        numbers = sum(NO_WORDS.fullmatch(cell) is not None for cell in cells)
+        prose = sum(map(len, cells)) > MOST_LETTERS * len(cells)
+        if found[1].count("<tr>") <= MOST_ROWS + 1 or 3 * numbers <= len(cells) or prose:
+            return found[0]
+        return found[0].replace("<table>", "<table data-search-exclude>", 1)
+
+    return TABLE.sub(marked, html)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

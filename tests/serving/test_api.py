@@ -29,7 +29,7 @@ def test_openapi_describes_every_route_and_the_forms(visitor) -> None:
         "/classes/{number}/photos/{photo}", "/photos/{photo}/picture", "/fit", "/predict", "/model", "/model.onnx",
     }  # fmt: skip
     form = document["paths"]["/predict"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
-    assert set(form["properties"]) == {"photos", "together", "coverage", "recall"}
+    assert set(form["properties"]) == {"photos", "together", "coverage", "recall", "pictures"}
 
 
 def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> None:

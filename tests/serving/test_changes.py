@@ -3,6 +3,8 @@
 import io
 import struct
 import zlib
+from base64 import b64decode
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from PIL import Image
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.serving.exchange import Upload
+from e3bm.serving.kept.workspace import Workspace
+from e3bm.serving.settings import ServeSettings
 from e3bm.serving.work.models import open_model
 from photo_models import picture, support, unfitted
 
@@ -111,7 +115,6 @@ def test_parameters_that_are_not_known_are_refused(visitor, glyph_png) -> None:
     for answer in (
         visitor.post("/fit", params={"wiat": 5}),
         visitor.get("/workspace", params={"x": 1}),
-        visitor.post("/predict?together=true", files={"photos": ("a.png", glyph_png("g", 7))}),
         visitor.photos("/predict", glyph_png("g", 7), togehter="true"),
         visitor.get("/model", params={"picture": "true"}),
     ):
@@ -202,9 +205,88 @@ def test_pictures_travel_in_a_model_file_only_when_asked_for(visitor, glyph_png,
         assert shown.status_code == status
     with Image.open(io.BytesIO(shown.content)) as one, Image.open(io.BytesIO(pictures["g"])) as other:
         assert np.abs(np.asarray(one, int) - np.asarray(other, int)).mean() < 5
-    # Python reads such a file as any other.
+    # Python reads such a file as any other, and keeps what it holds unless it is told not to.
     loaded = FewShotClassifier.from_bytes(with_them, backbone=quick().extractor)
-    assert loaded.to_bytes() == without
+    assert loaded.to_bytes() == with_them
+    assert loaded.to_bytes(small_pictures=False) == without
+
+
+def test_a_server_starts_with_the_small_pictures_of_its_model_and_says_where_it_holds_none(
+    serve_with, glyph_png, quick
+) -> None:
+    photos = {name: [glyph_png(name, number) for number in range(3)] for name in ("g", "&")}
+    for drawn in (True, False):
+        with serve_with(quick().fit(photos, small_pictures=drawn)) as visitor:
+            state = visitor.get("/workspace").json()
+            shown = [visitor.get(f"/photos/{photo}/picture") for one in state["classes"] for photo in one["photos"]]
+            assert [one.status_code for one in shown] == [200 if drawn else 404] * 6
+            assert (state["no_pictures"] is None) == drawn
+            held = FewShotClassifier.from_bytes(visitor.get("/model").content, backbone=quick().extractor)
+            assert held.fitted.pictures == (), "a download has none unless it is asked for them"
+            asked = visitor.get("/model", params={"pictures": "true"}).content
+            held = FewShotClassifier.from_bytes(asked, backbone=quick().extractor)
+            assert held.fitted.pictures == (tuple(one.content for one in shown) if drawn else ())
+    assert state["no_pictures"] == (
+        "This model file holds no small pictures; make it with `e3bm fit --small-pictures`."
+    )
+    with serve_with(quick().fit(photos, small_pictures=True), pictures="tab") as visitor:
+        asked = visitor.get("/model", params={"pictures": "true"}).content
+        assert FewShotClassifier.from_bytes(asked, backbone=quick().extractor).fitted.pictures == ()
+
+
+def test_a_model_that_cannot_be_changed_keeps_its_small_pictures(quick, glyph_png) -> None:
+    photos = {name: [glyph_png(name, number) for number in range(3)] for name in ("g", "&")}
+    made = quick().fit(photos, small_pictures=True)
+    with_other_prior = made.with_fit(replace(made.fitted, own_prior=True, prior_digest="of another one"))
+    for where, held in (("memory", 6), ("tab", 0)):
+        now = Workspace(with_other_prior, ServeSettings(pictures=where)).snapshot
+        assert now.unchangeable is not None
+        assert len(now.fit.classifier.fitted.pictures) == held
+
+
+def test_an_answer_brings_a_small_picture_where_it_is_asked_for(serve_with, glyph_png, quick) -> None:
+    model = quick().fit({name: [glyph_png(name, number) for number in range(3)] for name in ("g", "&")})
+    for where in ("memory", "tab"):
+        with serve_with(model, pictures=where) as visitor:
+            assert visitor.photos("/predict", glyph_png("g", 7)).json()["predictions"][0]["picture"] is None
+            (told,) = visitor.photos("/predict", glyph_png("g", 7), pictures="true").json()["predictions"]
+            if where == "tab":
+                assert told["picture"] is None
+                continue
+            with Image.open(io.BytesIO(b64decode(told["picture"]))) as small:
+                assert (small.format, small.size) == ("JPEG", (28, 28))
+
+
+def test_a_field_in_the_address_is_said_to_belong_into_the_form(visitor, glyph_png) -> None:
+    answer = visitor.photos("/predict?coverage=0.9", glyph_png("g", 0))
+    assert (answer.status_code, answer.json()["error"]) == (
+        422,
+        "'coverage' is a field of the form, not a part of the address: send it as curl's -F coverage=0.9 does.",
+    )
+    assert "-F photos=@x.jpg" in visitor.post("/predict?photos=x.jpg").json()["error"]
+    wrong = visitor.post("/predict?covrage=0.9").json()["error"]
+    assert wrong == "There is no parameter 'covrage' here; this address takes none."
+
+
+def test_a_name_that_is_taken_but_for_its_case_is_named(visitor) -> None:
+    visitor.post("/classes", json={"name": "Bohemian_Waxwing"})
+    assert visitor.post("/classes", json={"name": "bohemian_waxwing"}).json()["error"] == (
+        "There is a class 'Bohemian_Waxwing' already, and 'bohemian_waxwing' cannot be told from it; "
+        "add the photos to it or choose another name."
+    )
+
+
+def test_what_is_too_large_is_refused_in_the_words_of_the_command_line(visitor, glyph_png, quick, tmp_path) -> None:
+    number = visitor.post("/classes", json={"name": "g"}).json()["id"]
+    large, long = io.BytesIO(), io.BytesIO()
+    Image.new("1", (9000, 7000)).save(large, "PNG")
+    Image.new("1", (40_000, 1)).save(long, "PNG")
+    for content in (large.getvalue(), long.getvalue(), b"no image", b""):
+        (tmp_path / "0.png").write_bytes(content)
+        (said,) = quick().extractor.features_or_errors([tmp_path / "0.png"], ["0.png"])
+        answer = visitor.photos(f"/classes/{number}/photos", content)
+        assert answer.json()["error"] == str(said)
+        assert answer.status_code == (413 if "claims to be" in str(said) else 422)
 
 
 def test_a_model_may_be_larger_than_photos_may(serve_with) -> None:

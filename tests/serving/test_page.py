@@ -1,11 +1,14 @@
 """The page in a real browser: by mouse, by keyboard alone, and on a phone."""
 
 import csv
+import io
+import re
 import shutil
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 
@@ -175,9 +178,13 @@ def test_what_is_wrong_is_said_where_it_was_done(opened, glyph_png) -> None:
     expect(card(page, "letter g").get_by_text("1 photo", exact=True)).to_be_visible()
     page.get_by_label("New class").fill("Letter G")
     page.get_by_role("button", name="Add class").click()
-    expect(page.locator("#class-error")).to_contain_text("already")
+    expect(page.locator("#class-error")).to_contain_text("There is a class 'letter g' already")
     page.get_by_label("Choose photos to classify", exact=True).set_input_files(photos(glyph_png, "g", 1))
-    expect(page.locator("#ask-error")).to_contain_text("Fit the classifier first")
+    expect(page.locator("#ask-waiting")).to_contain_text(
+        "Fit the classifier first, or open a model; then it will answer"
+    )
+    page.get_by_role("button", name="Do not ask").click()
+    expect(page.locator("#ask-waiting")).to_be_hidden()
     page.locator("#open input").set_input_files({**bad, "name": "bad.e3bm"})
     page.locator("#confirm-yes").click()
     expect(page.locator("#top-error")).to_contain_text("bad.e3bm cannot be used")
@@ -281,14 +288,14 @@ def test_forty_photos_are_answered_marked_corrected_and_saved(opened, glyph_png,
 
     page.route("**/classes/*/photos", hold)
     first = page.locator("#answers > li").first
-    first.get_by_role("button", name="learn it").click()
+    first.get_by_role("button", name="Correct – add it").click()
     expect(first.get_by_text("Learning: ")).to_be_visible()
-    expect(first.get_by_role("button", name="learn it")).to_have_count(0)
+    expect(first.get_by_role("button", name="Correct – add it")).to_have_count(0)
     while not held:
         page.wait_for_timeout(20)
     held.pop().abort()
     expect(first.get_by_role("alert")).to_have_text("The server does not answer; is it still running?")
-    expect(first.get_by_role("button", name="learn it")).to_be_visible()
+    expect(first.get_by_role("button", name="Correct – add it")).to_be_visible()
     page.unroute("**/classes/*/photos")
 
     # "No, it is a new class": the photo joins it, and all answers know it.
@@ -312,6 +319,72 @@ def test_forty_photos_are_answered_marked_corrected_and_saved(opened, glyph_png,
     expect(page.locator("#charts")).to_be_hidden()
     page.get_by_label("for researchers").check()
     expect(page.locator("#charts")).to_be_visible()
+
+
+def test_what_a_folder_brought_is_all_said_where_it_was_dropped(opened, glyph_png, tmp_path) -> None:
+    page, expect = opened(viewport={"width": 1300, "height": 900}), sync_api.expect
+    for name, numbers in (("Owl", (0, 1)), ("owl", (2, 3)), ("zhe", (0,))):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        for number in numbers:
+            (tmp_path / "mine" / name / f"{number}.png").write_bytes(glyph_png("Ж" if name == "zhe" else "g", number))
+    (tmp_path / "mine" / "zhe" / "bad.jpg").write_bytes(b"no image")
+    drop_paths(page, page.locator("#folder-drop"), tmp_path / "mine")
+    expect(page.locator("#class-error")).to_contain_text("zhe: bad.jpg cannot be used: it is not a picture")
+    said = page.locator("#class-error")
+    expect(said).to_contain_text(re.compile("were added to the class “([Oo])wl”: the two names differ only in upper"))
+    expect(said).to_be_in_viewport()
+    expect(card(page, "zhe").get_by_role("alert")).to_contain_text("bad.jpg cannot be used")
+    expect(page.locator(".class .count")).to_have_text(["4 photos", "1 photo"])
+    expect(page.locator("#class-count")).to_have_text("2 classes")
+
+
+def test_a_photo_that_the_browser_cannot_show_is_drawn_by_the_server(browser, serve_with, glyph_png, quick) -> None:
+    written = io.BytesIO()
+    Image.open(io.BytesIO(glyph_png("g", 8))).save(written, "TIFF")
+    asked = {"name": "g8.tiff", "mimeType": "image/tiff", "buffer": written.getvalue()}
+    model = quick().fit({name: [glyph_png(name, number) for number in range(3)] for name in ("g", "&")})
+    for where in ("memory", "tab"):
+        with serve_with(model, pictures=where) as visitor:
+            page, expect = browser.new_page(), sync_api.expect
+            page.goto(str(visitor.base_url))
+            page.get_by_label("Choose photos to classify", exact=True).set_input_files([asked])
+            shown = page.locator("#answers > li .look").first
+            expect(shown).to_be_visible()
+            if where == "memory":
+                expect(shown.locator("img")).to_have_js_property("naturalWidth", 28)
+                shown.click()
+                expect(page.locator("#viewer")).to_contain_text("This browser cannot show the whole photo.")
+            else:
+                expect(shown).to_have_text("TIFF")
+            page.close()
+
+
+def test_a_model_shows_its_small_pictures_or_says_how_to_have_them(browser, serve_with, glyph_png, quick) -> None:
+    photos_of = {name: [glyph_png(name, number) for number in range(4)] for name in ("g", "&", "Ж")}
+    photos_of["Ж"].append(glyph_png("&", 9))  # which is to be looked at again
+    for drawn in (True, False):
+        with serve_with(quick().fit(photos_of, small_pictures=drawn)) as visitor:
+            page, expect = browser.new_page(), sync_api.expect
+            page.goto(str(visitor.base_url))
+            expect(page.locator(".class .photo")).to_have_count(13)
+            pictures = page.locator(".class .photo img")
+            page.get_by_label("Choose photos to classify", exact=True).set_input_files(photos(glyph_png, "g", 8))
+            expect(page.locator("#answers .mattered .picture").first).to_be_visible()
+            if drawn:
+                expect(pictures).to_have_count(13)
+                expect(page.locator("#no-pictures")).to_be_hidden()
+                expect(page.locator("#doubts img")).to_have_count(1)
+            else:
+                expect(pictures).to_have_count(0)
+                expect(page.locator("#no-pictures")).to_have_text(
+                    "This model file holds no small pictures; make it with e3bm fit --small-pictures."
+                )
+                # A number, which is the one in the words beside it.
+                expect(page.locator("#doubts .picture")).to_have_text("5")
+                numbers = page.locator("#answers .mattered .picture").all_inner_texts()
+                words = page.locator("#answers .mattered figcaption").all_inner_texts()
+                assert [f"photo {number} of" for number in numbers] == [one.rsplit(" ", 1)[0] for one in words]
+            page.close()
 
 
 def test_everything_by_keyboard(opened, glyph_png) -> None:
@@ -389,6 +462,36 @@ def test_a_fit_shows_how_far_it_is_and_is_cancelled(browser, serve_with, glyph_p
         context.close()
 
 
+def test_photos_that_are_dropped_before_the_fit_is_done_are_answered_by_it(opened, glyph_png, visitor) -> None:
+    page, expect = opened(), sync_api.expect
+    visitor.teach("g", "&")
+    page.reload()
+    held = []
+
+    def hold(route) -> None:
+        held.append(route)
+
+    # As long as nobody says that the fit is done, it goes on for the page.
+    page.route("**/fit*", hold)
+    page.get_by_role("button", name="Fit").click()
+    while not held:
+        page.wait_for_timeout(20)
+    running = {"id": 1, "state": "running", "stage": "", "done": 0, "total": 0, "error": None, "model": None}
+    held.pop().fulfill(status=202, json=running)
+    expect(page.locator("#fit-state")).to_have_text("Fitting …")
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(photos(glyph_png, "g", 8, 9))
+    expect(page.locator("#ask-waiting")).to_contain_text(
+        "The classifier is being fitted; then it will answer about 2 photos."
+    )
+    expect(page.locator("#ask-error")).to_be_empty()
+    visitor.fit()
+    while not held:
+        page.wait_for_timeout(20)
+    held.pop().continue_()
+    expect(page.locator("#answers .file")).to_have_text(["g8.png", "g9.png"])
+    expect(page.locator("#ask-waiting")).to_be_hidden()
+
+
 def test_the_page_asks_for_the_token_once(browser, serve_with) -> None:
     with serve_with(token="a-token-of-some-length") as visitor:
         context = browser.new_context()
@@ -410,6 +513,25 @@ def test_the_page_asks_for_the_token_once(browser, serve_with) -> None:
         page.reload()
         expect(card(page, "letter g")).to_be_visible()
         context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1000, 1300])
+def test_no_table_of_an_evaluation_is_cut(browser, quick, glyph_png, tmp_path, width) -> None:
+    model = quick().fit({name: [glyph_png(name, number) for number in range(3)] for name in ("g", "&", "Ж")})
+    found = model.evaluate({name: [glyph_png(name, number) for number in range(5, 9)] for name in ("g", "&", "Ж")})
+    found.save(tmp_path / "e.html")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((tmp_path / "e.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    places = page.locator(".withtable").all()
+    assert len(places) == 2
+    for place in places:
+        figure, table = place.locator("figure").bounding_box(), place.locator("table").bounding_box()
+        if width <= 1100:
+            assert table["y"] >= figure["y"] + figure["height"]
+        if width >= 1000:
+            assert place.locator(".scroll").evaluate("one => one.scrollWidth <= one.clientWidth")
+    page.close()
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(opened, glyph_png) -> None:
@@ -436,10 +558,21 @@ def test_twelve_classes_leave_every_step_in_reach(opened, glyph_png, tmp_path) -
     expect(page.locator(".class .count")).to_have_text(["5 photos"] * 12)
     expect(page.locator("#folder-drop .waiting")).to_be_hidden()
     fit(page)
-    # On a desk the classes scroll by themselves, beside the other steps.
+    # On a desk the classes scroll by themselves, beside the other steps; that there are more is said at the edge.
     assert page.evaluate("document.documentElement.scrollHeight") < 1300
+    expect(page.locator("#class-count")).to_have_text("12 classes")
+    further = page.locator("#further button")
+    expect(further).to_be_in_viewport(ratio=1)
+    expect(further).to_have_text(re.compile(r"↓ \d+ classes below"))
+    for _ in range(20):
+        if further.is_hidden():
+            break
+        further.click()
+        page.wait_for_timeout(500)
+    expect(card(page, "class 12")).to_be_in_viewport(ratio=1)
     phone = opened(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
     expect(card(phone, "class 12")).to_be_visible()
+    expect(phone.locator("#further")).to_be_hidden()
     assert phone.evaluate("document.documentElement.scrollHeight") > 1600
     phone.get_by_role("link", name="Ask").tap()
     expect(phone.locator("#ask-drop .drop")).to_be_in_viewport(ratio=1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from e3bm.array_types import Float, Float32
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name
-from e3bm.errors import DataError
+from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
@@ -65,13 +65,25 @@ class FewShotClassifier:
         labels: Sequence[object] | None = None,
         *,
         skip_unreadable: bool = False,
+        small_pictures: bool = False,
         progress: Progress | None = None,
     ) -> "FewShotClassifier":
         """Learn from a folder with a subfolder per class, a CSV file (path, label), Label Studio's JSON, a mapping from
         classes to photos, or photos and labels (lists, or columns of a pandas frame).
+
+        With ``small_pictures`` the model holds a small picture of each photo for the page of `e3bm serve`; else it
+        holds no pixels. Photos that are added later are treated alike.
         """
+        if small_pictures and self.extractor.noun != "photo":
+            raise SettingsError(f"There are no small pictures of {self.extractor.noun}s; leave small_pictures out.")
         with self._opened(source, labels, skip_missing=skip_unreadable) as photos:
-            read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
+            read = read_shots(
+                photos.by_class,
+                self.extractor,
+                skip_unreadable=skip_unreadable,
+                small_pictures=small_pictures,
+                progress=progress,
+            )
         return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
 
     def fit_features(self, features: Mapping[str, Float[np.ndarray, "K D"]]) -> "FewShotClassifier":
@@ -81,13 +93,12 @@ class FewShotClassifier:
     def add_class(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add a class; the result equals a fit from scratch with it."""
         shots = self.fitted.shots_without(name, prior_digest(self.prior_path))
-        return self._refit({**shots, **read_shots({name: self._listed(photos)}, self.extractor).shots})
+        return self._refit({**shots, name: self._more_shots(name, photos)})
 
     def add_shots(self, name: str, photos: Photo | Iterable[Photo]) -> "FewShotClassifier":
         """Add photos to a class; the result equals a fit from scratch with them."""
         shots = self.fitted.shots_with(name, prior_digest(self.prior_path))
-        more = read_shots({name: self._listed(photos)}, self.extractor).shots[name]
-        return self._refit({**shots, name: shots[name].joined(more)})
+        return self._refit({**shots, name: shots[name].joined(self._more_shots(name, photos))})
 
     def correct(self, photo: Photo, label: str, *, new_class: bool = False) -> "FewShotClassifier":
         """'No, it is ``label``': learn from one more photo, in milliseconds once its features are computed.
@@ -102,8 +113,7 @@ class FewShotClassifier:
                 f"There is no class '{label}'; there are {', '.join(self.classes)}. "
                 f"{f'Did you mean {near[0]}? ' if near else ''}For a new class: --new-class (new_class=True in Python)."
             )
-        more = read_shots({label: self._listed(photo)}, self.extractor).shots[label]
-        return self._refit(moved_shots(shots, label, more))
+        return self._refit(moved_shots(shots, label, self._more_shots(label, photo)))
 
     def suggest(
         self,
@@ -206,13 +216,23 @@ class FewShotClassifier:
         """The same for one row of ``features``."""
         return self.fitted.influences(features)
 
-    def save(self, path: str | Path, *, keep_support: bool = True) -> None:
-        """Write one file; without the support features it is smaller and its classes cannot be changed any more."""
-        save_model(Path(path), self.extractor, self.fitted, keep_support=keep_support)
+    def save(self, path: str | Path, *, keep_support: bool = True, small_pictures: bool | None = None) -> None:
+        """Write one file; without the support features it is smaller and its classes cannot be changed any more.
 
-    def to_bytes(self, *, keep_support: bool = True) -> bytes:
+        Small pictures that the model holds are written with the features; False leaves them out, and True refuses
+        to write a file without.
+        """
+        save_model(Path(path), self.to_bytes(keep_support=keep_support, small_pictures=small_pictures))
+
+    def to_bytes(self, *, keep_support: bool = True, small_pictures: bool | None = None) -> bytes:
         """The content of the file that ``save`` writes."""
-        return model_bytes(self.extractor, self.fitted, keep_support=keep_support)
+        fitted = self.fitted if small_pictures is not False else self.fitted.with_pictures(())
+        if small_pictures and not (keep_support and fitted.pictures):
+            raise SettingsError(
+                "There are no small pictures to save; ask for them when the photos are read, "
+                "fit(photos, small_pictures=True), and keep the support."
+            )
+        return model_bytes(self.extractor, fitted, keep_support=keep_support)
 
     @classmethod
     def load(
@@ -345,6 +365,11 @@ class FewShotClassifier:
 
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
         return list_photos(photos)
+
+    def _more_shots(self, name: str, photos: Photo | Iterable[Photo]) -> Shots:
+        """More examples of a class, with small pictures where the model holds those of the others."""
+        drawn = bool(self.fitted.pictures)
+        return read_shots({name: self._listed(photos)}, self.extractor, small_pictures=drawn).shots[name]
 
     def _refit(
         self,

@@ -1,7 +1,7 @@
 """FittedModel: everything a fit on photos leaves, with class names in place of class numbers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,16 @@ class FittedModel:
         """What is said of features that are used together: each prediction depends on the other rows."""
         rows = feature_table(features, self.head.ensemble.feature_size)
         return prediction_records(self.classes, self.head.with_recall(recall).predict_together(rows, prior))
+
+    @property
+    def pictures(self) -> tuple[bytes, ...]:
+        """Small pictures of the labelled photos, in the order of the support; nothing where it holds none."""
+        found = () if self.support is None else self.support.pictures
+        return found if any(found) else ()
+
+    def with_pictures(self, pictures: Sequence[bytes]) -> "FittedModel":
+        """The same fit with other small pictures, or with none."""
+        return self if self.support is None else replace(self, support=self.support.with_pictures(pictures))
 
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
         """Doubtful labels by name, the most doubtful first."""

@@ -8,7 +8,6 @@ reading a file of unknown origin runs nothing, and takes memory in proportion to
 import json
 import math
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
@@ -41,10 +40,9 @@ SHAPES = {
 }  # fmt: skip
 
 
-def save_model(path: Path, extractor: FeatureExtractor, fitted: FittedModel, *, keep_support: bool) -> None:
+def save_model(path: Path, content: bytes) -> None:
     """Write the file; it is whole or absent."""
     check_target(path)
-    content = model_bytes(extractor, fitted, keep_support=keep_support)
     try:
         write_bytes(path, content)
     except CheckpointError as error:
@@ -83,12 +81,11 @@ def model_bytes(
     *,
     keep_support: bool,
     keep_backbone: bool = True,
-    pictures: Sequence[bytes] = (),
 ) -> bytes:
     """The content of the file; the same model has the same bytes.
 
-    Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``. ``pictures`` are small
-    ones of the labelled photos, as encoded images, in the order of the support; nobody but the page looks at them.
+    Without a backbone that would be inside, the fit alone can be read again, by ``parse_fit``. Small pictures of the
+    labelled photos are part of the support, where the fit has some.
     """
     from importlib.metadata import version  # reading needs none
 
@@ -113,9 +110,9 @@ def model_bytes(
     tensors["misfits"] = head.misfits
     if keep_support and fitted.support is not None:
         tensors["support.features"] = fitted.support.features
-    if any(pictures):
-        tensors[PICTURES] = np.frombuffer(b"".join(pictures), dtype=np.uint8)
-        about[PICTURES] = [len(one) for one in pictures]
+    if keep_support and fitted.pictures:
+        tensors[PICTURES] = np.frombuffer(b"".join(fitted.pictures), dtype=np.uint8)
+        about[PICTURES] = [len(one) for one in fitted.pictures]
     if keep_backbone and extractor.origin.kind in WITH_WEIGHTS:
         (network,) = extractor.torch_networks()
         tensors |= {f"backbone.{name}": value.detach().cpu().numpy() for name, value in network.state_dict().items()}
@@ -162,7 +159,8 @@ def parse_fit(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray])
         head = _head_of(about, tensors, len(classes))
         support = _support_of(classes, head.counts, tensors)
         prior = about["prior"]
-        return FittedModel(classes, head, support, str(prior["digest"]), bool(prior["own"]))
+        fitted = FittedModel(classes, head, support, str(prior["digest"]), bool(prior["own"]))
+        return fitted.with_pictures(_pictures_of(about, tensors)) if PICTURES in about else fitted
     except E3BMError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
@@ -190,21 +188,6 @@ def parse_views(path: Path, about: dict[str, Any], extractor: FeatureExtractor) 
         return extractor.with_views(about.get(VIEWS, 1))
     except E3BMError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from None
-
-
-def parse_pictures(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[bytes, ...]:
-    """The small pictures that a file has of its labelled photos; nothing where it has none."""
-    if PICTURES not in about:
-        return ()
-    try:
-        lengths = [int(length) for length in about[PICTURES]]
-        content = tensors[PICTURES].tobytes()
-        if min(lengths) < 0 or sum(lengths) != len(content) or len(lengths) != sum(about["counts"]):
-            raise ValueError("the number or size of its pictures")
-        ends = np.cumsum(lengths).tolist()
-        return tuple(content[end - length : end] for end, length in zip(ends, lengths, strict=True))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"{path} cannot be used: something in it is missing or wrong ({error}).") from None
 
 
 def content_digest(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
@@ -325,6 +308,16 @@ def _support_of(classes: tuple[str, ...], counts: tuple[int, ...], tensors: dict
     if support.classes != classes:
         raise CheckpointError("its classes are not in order")
     return support
+
+
+def _pictures_of(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[bytes, ...]:
+    """The small pictures that a file has of its labelled photos."""
+    lengths = [int(length) for length in about[PICTURES]]
+    content = tensors[PICTURES].tobytes()
+    if min(lengths) < 0 or sum(lengths) != len(content) or len(lengths) != sum(about["counts"]):
+        raise ValueError("the number or size of its pictures")
+    ends = np.cumsum(lengths).tolist()
+    return tuple(content[end - length : end] for end, length in zip(ends, lengths, strict=True))
 
 
 def _finite(name: str, value: np.ndarray) -> np.ndarray:

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from e3bm.array_types import Float32
-from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
+from e3bm.data.read.decode import small_jpeg
+from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photo_pixels, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.learning.label_files import check_not_missing, is_label_file, read_label_file
 from e3bm.fewshot.support_set import (
+    PICTURE_SIDE,
     Shots,
     check_class_name,
     check_not_empty,
@@ -99,9 +101,13 @@ def read_shots(
     extractor: FeatureExtractor,
     *,
     skip_unreadable: bool = False,
+    small_pictures: bool = False,
     progress: Progress | None = None,
 ) -> ReadShots:
-    """The features of all photos; those that cannot be read are named together, in one error or as skipped."""
+    """The features of all photos and, where asked for, small pictures.
+
+    Photos that cannot be read are named together, in one error or as skipped.
+    """
     noun = extractor.noun
     check_classes(photos, noun)
     progress, done = progress or Silent(), 0
@@ -111,8 +117,8 @@ def read_shots(
             names = [
                 photo_name(photo, other) for photo, other in zip(some, numbered_names(name, len(some)), strict=True)
             ]
-            rows, kept = [], []
-            for photo, row in zip(names, extractor.features_or_errors(some, names), strict=True):
+            rows, kept, drawn = [], [], []
+            for content, photo, row in zip(some, names, extractor.features_or_errors(some, names), strict=True):
                 done += 1
                 progress.advance(done)
                 if isinstance(row, DataError):
@@ -120,8 +126,9 @@ def read_shots(
                 else:
                     rows.append(row)
                     kept.append(photo)
+                    drawn.append(small_jpeg(photo_pixels(content), PICTURE_SIDE) if small_pictures else b"")
             if rows:
-                shots[name] = Shots(np.stack(rows), tuple(kept))
+                shots[name] = Shots(np.stack(rows), tuple(kept), tuple(drawn))
             elif skip_unreadable:
                 raise DataError(f"No {noun} of class '{name}' can be used; the first: {failures[-len(some)]}")
     refuse_unreadable(failures, skip=skip_unreadable, noun=noun)

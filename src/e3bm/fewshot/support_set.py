@@ -1,9 +1,9 @@
-"""The labelled examples of a classifier: features and names by class, and nothing of the photos themselves."""
+"""The labelled examples of a classifier: features and names by class and, where asked for, small pictures."""
 
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from e3bm.errors import DataError
 from e3bm.fewshot.prior.canonical import canonical_array
 
 LONGEST_NAME = 200
+PICTURE_SIDE = 192
+"""The longer side of a small picture."""
 MOST_SHOWN = 3
 REFUSED_KINDS = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, line and paragraph separators
 
@@ -23,16 +25,27 @@ class Shots:
     features: Float32[np.ndarray, "K D"]
     names: tuple[str, ...]
     """What people call each example: the path of its photo, or the class and a number."""
+    pictures: tuple[bytes, ...] = ()
+    """A small JPEG of each, empty where there is none; only the page of `e3bm serve` shows them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", canonical_array(self.features, np.float32))
+        object.__setattr__(self, "pictures", self.pictures or (b"",) * len(self.names))
 
     def __len__(self) -> int:
         return len(self.names)
 
     def joined(self, more: "Shots") -> "Shots":
         """These and more of the same class."""
-        return Shots(np.concatenate([self.features, more.features]), (*self.names, *more.names))
+        features = np.concatenate([self.features, more.features])
+        return Shots(features, (*self.names, *more.names), (*self.pictures, *more.pictures))
+
+    def at(self, places: Sequence[int]) -> "Shots":
+        """Those at some places."""
+        names, pictures = self.names, self.pictures
+        return Shots(
+            self.features[places], tuple(names[place] for place in places), tuple(pictures[place] for place in places)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +84,19 @@ class SupportSet:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for some in self.shots.values() for name in some.names)
+
+    @property
+    def pictures(self) -> tuple[bytes, ...]:
+        return tuple(picture for some in self.shots.values() for picture in some.pictures)
+
+    def with_pictures(self, pictures: Sequence[bytes]) -> "SupportSet":
+        """The same examples with other small pictures, or with none."""
+        rest = iter(pictures)
+        shots = {
+            name: replace(some, pictures=tuple(next(rest, b"") for _ in some.names))
+            for name, some in self.shots.items()
+        }
+        return replace(self, shots=shots)
 
     def notes(self) -> tuple[str, ...]:
         """Sentences about what works but may not be meant: single examples, the same one twice, `Crow` and `crow`."""
@@ -120,7 +146,7 @@ def moved_shots(shots: Mapping[str, Shots], name: str, more: Shots) -> dict[str,
     for other, some in shots.items():
         kept = [place for place, row in enumerate(some.features) if row.tobytes() not in new]
         if kept:
-            found[other] = Shots(some.features[kept], tuple(some.names[place] for place in kept))
+            found[other] = some.at(kept)
     found[name] = found[name].joined(more) if name in found else more
     return found
 

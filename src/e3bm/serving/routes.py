@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 
 from e3bm.serving.exchange import RequestError
 from e3bm.serving.fit_job import finished
-from e3bm.serving.gate.forms import form_schema, read_form
+from e3bm.serving.gate.forms import form_fields, form_schema, read_form
 from e3bm.serving.schemas import (
     AddedPhotos,
     ChosenViews,
@@ -33,6 +33,7 @@ Result = TypeVar("Result")
 TOGETHER = {"type": "boolean", "default": False, "description": "use the photos together"}
 COVERAGE = {"type": "number", "description": "ask for sets of classes that hold the right one in this share of cases"}
 RECALL = {"type": "number", "description": "share of photos of the classes that should not be called unknown"}
+PICTURES = {"type": "boolean", "default": False, "description": "send a small picture of each photo with its answer"}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Problem, "description": "The request cannot be served as it is."},
     503: {"model": Problem, "description": "Busy; come back after the seconds in Retry-After."},
@@ -137,13 +138,17 @@ def _model_routes(router: APIRouter, service: Service) -> None:
     workspace, settings = service.workspace, service.settings
 
     @router.post(
-        "/predict", openapi_extra=form_schema("photos", many=True, together=TOGETHER, coverage=COVERAGE, recall=RECALL)
+        "/predict",
+        openapi_extra=form_schema(
+            "photos", many=True, together=TOGETHER, coverage=COVERAGE, recall=RECALL, pictures=PICTURES
+        ),
     )
     async def predict(request: Request) -> PredictionList:
         """What the last fit says of photos, or why nothing is said of one; ``together``: they help one another."""
         now = service.last_fit()
-        form = await read_form(request, "photos", settings.most_images, "together", "coverage", "recall")
-        how = HowToPredict(form.flag("together"), form.share("coverage"), form.share("recall"))
+        form = await read_form(request, "photos", settings.most_images, "together", "coverage", "recall", "pictures")
+        drawn = form.flag("pictures") and settings.pictures != "tab"
+        how = HowToPredict(form.flag("together"), form.share("coverage"), form.share("recall"), drawn)
         extractor = Shared(now.classifier.extractor)
         asked = Shared(now.asked)
         found = await service.photo_work.run(predict_uploads, extractor, asked, form.files, service.pixels, how)
@@ -157,9 +162,12 @@ def _model_routes(router: APIRouter, service: Service) -> None:
         """The last fit as one .e3bm file; ``pictures`` puts small pictures of the labelled photos into it."""
         now = workspace.snapshot
         fit = service.last_fit()
-        shown = [now.photo(number).picture for number, _ in fit.photos] if pictures else []
-        extractor = Shared(fit.classifier.extractor)
-        return _file("model.e3bm", await service.photo_work.run(file_of_model, extractor, fit.classifier.fitted, shown))
+        extractor, fitted = Shared(fit.classifier.extractor), fit.classifier.fitted
+        if not pictures:
+            fitted = fitted.with_pictures(())
+        elif fit.photos:
+            fitted = fitted.with_pictures([now.photo(number).picture for number, _ in fit.photos])
+        return _file("model.e3bm", await service.photo_work.run(file_of_model, extractor, fitted))
 
     @router.get("/model.onnx", response_class=Response, responses=FILE)
     async def export() -> Response:
@@ -175,7 +183,7 @@ def _model_routes(router: APIRouter, service: Service) -> None:
         prior = workspace.initial.prior_path
         in_use = (workspace.initial.extractor, workspace.snapshot.unfitted.extractor)
         opened = await service.photo_work.run(open_model, upload, prior, *map(Shared, in_use))
-        await _changed(workspace.open, opened.classifier(prior, *in_use), upload, opened.pictures)
+        await _changed(workspace.open, opened.classifier(prior, *in_use), upload)
         return workspace_state(service)
 
 
@@ -214,13 +222,23 @@ async def _changed(change: Callable[..., Result], *arguments: Any) -> Result:
 
 
 async def _refuse_unknown_parameters(request: Request) -> None:
-    """A parameter that is misspelt would otherwise be ignored in silence."""
-    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
-    for name in request.query_params:
+    """A parameter that is misspelt, or belongs into the form, would otherwise be ignored in silence."""
+    route = request.scope["route"]
+    known = [parameter.alias for parameter in route.dependant.query_params]
+    fields = form_fields(route.openapi_extra or {})
+    for name, value in request.query_params.items():
+        if name in fields:
+            sent = "@x.jpg" if fields[name] == "file" else _printable(value) or "..."
+            wrong = f"'{name}' is a field of the form, not a part of the address"
+            raise RequestError(422, f"{wrong}: send it as curl's -F {name}={sent} does.")
         if name not in known:
-            shown = "".join(letter for letter in name if letter.isprintable())[:40]
+            shown = _printable(name)
             takes = f"this address takes {' and '.join(known)}" if known else "this address takes none"
             raise RequestError(422, f"There is no parameter '{shown}' here; {takes}.")
+
+
+def _printable(words: str) -> str:
+    return "".join(letter for letter in words if letter.isprintable())[:40]
 
 
 def _file(name: str, content: bytes) -> Response:

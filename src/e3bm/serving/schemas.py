@@ -139,6 +139,8 @@ class WorkspaceState(Record):
     """Whether a fit is being made."""
     pictures: bool
     """Whether the server has small pictures of photos that were added."""
+    no_pictures: str | None
+    """Why some photos have no small picture, in one sentence; null where all have one."""
     limits: Limits
 
 
@@ -171,6 +173,8 @@ class PhotoPrediction(_PhotoColumns):
 
     influences: tuple[Influence, ...]
     """The photos that mattered most, the most important first."""
+    picture: str | None = None
+    """A small JPEG of the photo in base64, where `pictures` asked for it and the server may draw any."""
 
 
 class PhotoProblem(_NamedPhoto):

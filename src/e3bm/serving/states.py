@@ -1,8 +1,10 @@
 """The workspace, its fits and answers as the records that the API sends."""
 
+from base64 import b64encode
+
 from e3bm.serving.exchange import RequestError
 from e3bm.serving.fit_job import FitJob
-from e3bm.serving.kept.workspace import Fit, KeptClass
+from e3bm.serving.kept.workspace import Fit, KeptClass, Snapshot
 from e3bm.serving.schemas import (
     ClassState,
     Doubt,
@@ -46,7 +48,20 @@ def workspace_state(service: Service) -> WorkspaceState:
         model=None if now.fit is None else _fit_state(now.fit, fresh=now.fit.version == now.version),
         fitting=service.fits.running is not None,
         pictures=workspace.settings.pictures != "tab",
+        no_pictures=_no_pictures(now, workspace.settings),
         limits=_limits(workspace.settings),
+    )
+
+
+def _no_pictures(now: Snapshot, settings: ServeSettings) -> str | None:
+    """Why there are photos without a small picture, where that can be mended."""
+    if settings.pictures == "tab" or all(photo.picture for one in now.classes for photo in one.photos):
+        return None
+    if settings.keep is None:
+        return "This model file holds no small pictures; make it with `e3bm fit --small-pictures`."
+    return (
+        "Some photos have no small picture: a model file holds them with `e3bm fit --small-pictures`, "
+        "the file of --keep with `--pictures file`."
     )
 
 
@@ -62,7 +77,8 @@ def answer_state(answer: Answer) -> PhotoPrediction | PhotoProblem:
         return PhotoProblem(name=answer.name, error=found.detail if isinstance(found, RequestError) else str(found))
     columns = {column: value for column, value in found.as_json().items() if column in PhotoPrediction.model_fields}
     influences = tuple(Influence(**vars(one)) for one in answer.mattered)
-    return PhotoPrediction(name=answer.name, influences=influences, **columns)
+    picture = b64encode(answer.picture).decode() or None
+    return PhotoPrediction(name=answer.name, influences=influences, picture=picture, **columns)
 
 
 def _fit_state(fit: Fit, *, fresh: bool) -> ModelState:

@@ -94,10 +94,10 @@ def test_a_photo_of_200_megapixels():
     claims = bytearray(content)
     place = claims.find(b"\xff\xc0")
     claims[place + 5 : place + 9] = b"\xff\xd0\xff\xd0"  # 65,488 x 65,488
-    with pytest.raises(DataError, match=r"more than the limit of .* for a JPEG"):
-        decode(bytes(claims))
+    for read in (decode, decoded_pixels):
+        with pytest.raises(DataError, match=r"more than the limit of .* for a JPEG"):
+            read(bytes(claims))
     assert decoded_pixels(content) == 3060 * 4080
-    assert decoded_pixels(bytes(claims)) == 65_488**2  # what is refused is counted whole
 
 
 @pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("JPEG", {"progressive": True}), ("BMP", {})])

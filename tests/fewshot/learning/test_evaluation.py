@@ -8,7 +8,7 @@ import pytest
 
 from e3bm.cli.main import main
 from e3bm.errors import DataError, SettingsError
-from e3bm.fewshot.learning.evaluation import COVERAGES, Share
+from e3bm.fewshot.learning.evaluation import COVERAGES, Share, error_if_calibrated, reliability_bins
 from photo_models import CLASSES, picture, pictures, support, unfitted, write_folder
 
 
@@ -72,6 +72,26 @@ def test_reliability_counts_every_known_photo_once(found):
     assert sum(one.right.of for one in found.reliability) == found.accuracy.of
     assert sum(one.right.count for one in found.reliability) == found.accuracy.count
     assert 0 <= found.ece <= 1
+
+
+def test_the_calibration_error_is_compared_with_what_chance_gives(found):
+    random = np.random.default_rng(3)
+    for count in (60, 2000):
+        confidence = random.uniform(0.4, 1, count)
+        expected = error_if_calibrated(confidence)
+        assert expected == error_if_calibrated(confidence)  # always the same
+        errors = []
+        for _ in range(300):  # the same by the definition, with other numbers
+            bins = reliability_bins(confidence, random.random(count) < confidence)
+            errors.append(sum(abs(one.confidence - one.right.value) * one.right.of for one in bins) / count)
+        assert expected.mean == pytest.approx(np.mean(errors), rel=0.1)
+        assert expected.most == pytest.approx(np.quantile(errors, 0.95), rel=0.15)
+    assert error_if_calibrated(np.ones(5)).mean == 0
+    chance = found.ece_if_calibrated
+    said = f"a perfectly calibrated model would show {100 * chance.mean:.1f} % on as many photos by chance"
+    assert said in found.to_html()
+    assert said in str(found)
+    assert found.as_json()["ece_if_calibrated"] == {"mean": chance.mean, "most": chance.most}
 
 
 def test_mistakes_say_what_mattered(found):

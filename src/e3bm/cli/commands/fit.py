@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from e3bm.cli.console import parse, print_json, progress_here, show
+from e3bm.errors import SettingsError
 
 if TYPE_CHECKING:
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
@@ -40,6 +41,9 @@ class Options:
     """Continue without photos that cannot be read, and name them."""
     drop_support: bool = False
     """Keep nothing that belongs to a single photo: the file is smaller, and its classes cannot be changed later."""
+    small_pictures: bool = False
+    """Put a small picture of every photo (192 pixels at most) into the file, for the page of `e3bm serve`; whoever has
+    the file can see them."""
     force: bool = False
     """Replace an existing model file."""
     json: bool = False
@@ -53,6 +57,8 @@ def run(words: Sequence[str]) -> int:
     from e3bm.fewshot.model_file import check_target
     from e3bm.fewshot.read_photos import check_source
 
+    if options.drop_support and options.small_pictures:
+        raise SettingsError("--drop-support keeps nothing of a single photo; leave it or --small-pictures out.")
     check_target(options.out, replace=options.force)
     check_source(options.photos, skip_missing=options.skip_unreadable)  # before a network is loaded
     model = FewShotClassifier(
@@ -62,7 +68,12 @@ def run(words: Sequence[str]) -> int:
         prior=options.prior,
         views=options.views,
     )
-    model.fit(options.photos, skip_unreadable=options.skip_unreadable, progress=progress_here())
+    model.fit(
+        options.photos,
+        skip_unreadable=options.skip_unreadable,
+        small_pictures=options.small_pictures,
+        progress=progress_here(),
+    )
     model.save(options.out, keep_support=not options.drop_support)
     if options.json:
         print_json(_as_json(model, options.out))
@@ -119,5 +130,6 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
         show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
     for note in model.notes:
         show(f"note: {note}")
-    show(f"saved {out} ({out.stat().st_size / MEGABYTE:.1f} MB)")
+    drawn = ", with small pictures of the photos" if model.fitted.pictures else ""
+    show(f"saved {out} ({out.stat().st_size / MEGABYTE:.1f} MB{drawn})")
     show(f"next: e3bm predict {shlex.quote(str(out))} PHOTO...")

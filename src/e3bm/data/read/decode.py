@@ -88,11 +88,13 @@ def image_size(content: bytes) -> tuple[int, int]:
 def decoded_pixels(content: bytes) -> int:
     """How many pixels are in memory while an image is decoded, by its header alone: of a large JPEG only a part.
 
-    Time and memory of decoding grow with it: whoever takes many images at once adds them up first.
+    Time and memory of decoding grow with it: whoever takes many images at once adds them up first. An image that would
+    not be decoded at all is refused.
     """
     try:
         with _decoding_errors(), _opened(content) as image:
-            if _has_parts(image) and _fits_in_parts(image.size):
+            _check_promise(image)
+            if _has_parts(image):
                 _decode_smaller(image)
             return math.prod(image.size)
     except UnidentifiedImageError:
@@ -104,7 +106,7 @@ def check_pixels(size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MOST_PIXELS or max(size) > LONGEST_SIDE or min(size) < 1:
         limits = f"{MOST_PIXELS:,} pixels or {LONGEST_SIDE:,} a side"
-        raise DataError(f"it claims to be {width} x {height}, more than the limit of {limits}")
+        raise TooManyPixelsError(f"it claims to be {width} x {height}, more than the limit of {limits}")
 
 
 def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
@@ -255,7 +257,9 @@ def _check_promise(image: Image.Image) -> None:
         check_pixels(image.size)
     elif not _fits_in_parts(image.size):
         limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
-        raise DataError(f"it claims to be {image.width} x {image.height}, more than the limit of {limits} for a JPEG")
+        raise TooManyPixelsError(
+            f"it claims to be {image.width} x {image.height}, more than the limit of {limits} for a JPEG"
+        )
 
 
 def _is_large(image: Image.Image) -> bool:

@@ -6,6 +6,7 @@ Accuracy, the confusion of classes, reliability and prediction sets are about th
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from e3bm.fewshot.support_set import feature_table
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99)
 RECALLS = (0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5)
 BINS = 10
+DRAWS = 400
+"""Simulations of a perfectly calibrated model."""
 NORMAL_95 = 1.959964
 
 
@@ -81,6 +84,24 @@ def reliability_bins(confidence: Float[np.ndarray, " N"], right: Bool[np.ndarray
         for place in range(BINS)
         if (places == place).any()
     )
+
+
+@dataclass(frozen=True)
+class ExpectedError:
+    """The calibration error (ECE) that chance alone gives a perfectly calibrated model on as many examples."""
+
+    mean: float
+    most: float
+    """It is not larger than this in 95 of 100 cases."""
+
+
+def error_if_calibrated(confidence: Float[np.ndarray, " N"]) -> ExpectedError:
+    """Answers with these confidences that are right exactly as often as they say, drawn many times, always alike."""
+    places = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    random, sums = np.random.default_rng(0), np.bincount(places, confidence, BINS)
+    right = (random.random(len(confidence)) < confidence for _ in range(DRAWS))
+    errors = [float(np.abs(sums - np.bincount(places[one], minlength=BINS)).sum()) / len(confidence) for one in right]
+    return ExpectedError(float(np.mean(errors)), float(np.quantile(errors, 0.95)))
 
 
 @dataclass(frozen=True)
@@ -226,6 +247,12 @@ class Evaluation:
         total = sum(one.right.of for one in bins)
         return sum(abs(one.confidence * one.right.of - one.right.count) for one in bins) / total if total else None
 
+    @cached_property
+    def ece_if_calibrated(self) -> ExpectedError | None:
+        """What the ECE would be if the confidences were exactly right: on few examples it is far from 0."""
+        known = self.truth >= 0
+        return error_if_calibrated(self.probabilities.max(1)[known]) if known.any() else None
+
     @property
     def thresholds(self) -> tuple[ThresholdRow, ...]:
         """What settings of the recall would keep and catch, the one in use among them; the lowest threshold first."""
@@ -258,6 +285,7 @@ class Evaluation:
             "accuracy": self.accuracy.as_json(),
             "mean_confidence": self.mean_confidence,
             "ece": self.ece,
+            "ece_if_calibrated": None if self.ece_if_calibrated is None else asdict(self.ece_if_calibrated),
             "unknown": {"known_kept": self.kept.as_json(), "strangers_caught": self.caught.as_json()},
             "classes": [plain(one) for one in self.by_class],
             "strangers": list(self.strangers),

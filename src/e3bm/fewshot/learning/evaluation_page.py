@@ -11,6 +11,7 @@ from e3bm.errors import SettingsError
 from e3bm.fewshot.fitted_model import Influence
 from e3bm.fewshot.learning.evaluation import Evaluation, Mistake, ReliabilityBin, Share
 from e3bm.json_files import json_bytes
+from e3bm.report.drawing import Drawing
 from e3bm.report.page import document, figure_html
 from e3bm.report.result_figures import (
     ReliabilityPoint,
@@ -45,6 +46,8 @@ STYLE = """<style>
 .card div { min-width: 0; font-size: .85rem; }
 .card p { margin: 0 0 .25rem; overflow-wrap: anywhere; }
 .card .file { color: var(--muted); font-size: .78rem; }
+.withtable > div { min-width: 0; }
+@media (max-width: 1100px) { .figures.withtable { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 40rem) {
   tbody th { min-width: 8rem; }
   .matrix tbody th { min-width: 0; max-width: 6.5rem; }
@@ -67,7 +70,8 @@ def summary(found: Evaluation) -> list[str]:
     classes = "1 class" if len(judged) == 1 else f"{len(judged)} classes"
     lines = [
         f"accuracy: {percent(right)}, {right.count} of {right.of} {found.noun}s of {classes} right",
-        f"confidence: {100 * (found.mean_confidence or 0):.1f} % on average (ECE {100 * (found.ece or 0):.1f} %)",
+        f"confidence: {100 * (found.mean_confidence or 0):.1f} % on average (ECE {100 * (found.ece or 0):.1f} %"
+        f"{_by_chance(found)})",
         f"unknown: {percent(found.kept)} of the known {found.noun}s are not called unknown",
     ]
     if strange:
@@ -143,9 +147,20 @@ def _tiles(found: Evaluation) -> str:
         )
     html += (
         f"<div class='tile'><p class='big'>{100 * (found.mean_confidence or 0):.1f} %</p>"
-        f"<p>mean confidence; calibration error (ECE) {100 * (found.ece or 0):.1f} %</p></div>"
+        f"<p>mean confidence; calibration error (ECE) {100 * (found.ece or 0):.1f} %{_by_chance(found)}</p></div>"
     )
     return f"<div class='tiles'>{html}</div>"
+
+
+def _by_chance(found: Evaluation) -> str:
+    """What the ECE has to be compared with."""
+    chance = found.ece_if_calibrated
+    if chance is None:
+        return ""
+    return (
+        f"; a perfectly calibrated model would show {100 * chance.mean:.1f} % on as many {found.noun}s by chance, "
+        f"and up to {100 * chance.most:.1f} % in 95 of 100 cases"
+    )
 
 
 def _class_table(found: Evaluation) -> Table:
@@ -262,7 +277,7 @@ def _reliability(found: Evaluation) -> str:
         for one in found.reliability
     )
     table = Table(("confidence", f"{found.noun}s", "mean confidence", "right"), rows)
-    return f"<div class='figures'>{figure_html(drawing)}<div>{table.html()}</div></div>"
+    return _beside(drawing, table)
 
 
 def reliability_points(bins: Sequence[ReliabilityBin]) -> list[ReliabilityPoint]:
@@ -323,7 +338,12 @@ def _coverages(found: Evaluation) -> str:
         [one.covered.value or 0.0 for one in found.coverages],
         [one.size for one in found.coverages],
     )
-    return f"<div class='figures'>{figure_html(drawing)}<div>{table.html()}</div></div>"
+    return _beside(drawing, table)
+
+
+def _beside(drawing: Drawing, table: Table) -> str:
+    """A figure with its table, below it where the page is too narrow for both."""
+    return f"<div class='figures withtable'>{figure_html(drawing)}<div>{table.html()}</div></div>"
 
 
 def _imperfect(share: Share) -> bool:

@@ -5,6 +5,7 @@ parsed, and a part has a head of a few hundred bytes. Nothing of a photo reaches
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +133,13 @@ def form_schema(field: str, *, many: bool, **others: dict[str, Any]) -> dict[str
     files = {"type": "array", "items": file, "minItems": 1} if many else file
     schema = {"type": "object", "required": [field], "properties": {field: files, **others}}
     return {"requestBody": {"required": True, "content": {FORM: {"schema": schema}}}}
+
+
+def form_fields(extra: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that a route's part of the OpenAPI document has, each with 'file' or 'words'."""
+    schema = extra.get("requestBody", {}).get("content", {}).get(FORM, {}).get("schema", {})
+    files = schema.get("required", ())
+    return {name: "file" if name in files else "words" for name in schema.get("properties", {})}
 
 
 def _unreadable() -> RequestError:

@@ -23,7 +23,7 @@ from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.support_set import check_class_name, check_number_of_classes
 from e3bm.serving.exchange import RequestError, Upload
 from e3bm.serving.settings import ServeSettings
-from e3bm.serving.work.photos import MOST_EXPLAINED, Asked
+from e3bm.serving.work.photos import MOST_EXPLAINED, Asked, with_redrawn_pictures
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +167,8 @@ class Workspace:
         self._lock = threading.Lock()
         self._last_number = 0
         self.initial = classifier.with_fit(None)
+        if classifier.is_fitted:
+            classifier = classifier.with_fit(with_redrawn_pictures(classifier.fitted))
         self.snapshot = self._snapshot_of(classifier)
         self._recorder: Recorder = NoRecorder()
 
@@ -290,8 +292,8 @@ class Workspace:
 
         return self._change(change)
 
-    def open(self, classifier: FewShotClassifier, upload: Upload, pictures: Sequence[bytes] = ()) -> None:
-        """Replace everything by a model, which came in that file, with small pictures of its photos or without."""
+    def open(self, classifier: FewShotClassifier, upload: Upload) -> None:
+        """Replace everything by a model, which came in that file."""
 
         def change(now: Snapshot) -> tuple[Snapshot, None]:
             own = classifier.extractor is self.initial.extractor
@@ -299,9 +301,7 @@ class Workspace:
             if self.settings.keep is not None and not own:
                 # For its backbone alone: features and pictures that are forgotten must not live on in it.
                 opened = Upload(upload.name, classifier.to_bytes(keep_support=False))
-            return self._recorded(
-                replace(self._snapshot_of(classifier, now.version + 1, pictures), opened=opened)
-            ), None
+            return self._recorded(replace(self._snapshot_of(classifier, now.version + 1), opened=opened)), None
 
         self._change(change)
 
@@ -329,23 +329,27 @@ class Workspace:
         self._recorder.replaced(after, self.token, self._last_number)
         return after
 
-    def _snapshot_of(self, classifier: FewShotClassifier, version: int = 0, pictures: Sequence[bytes] = ()) -> Snapshot:
+    def _snapshot_of(self, classifier: FewShotClassifier, version: int = 0) -> Snapshot:
         unfitted = classifier.with_fit(None)
         if not classifier.is_fitted:
             return Snapshot(unfitted, version=version)
+        drawn = self.settings.pictures != "tab"
+        bare = classifier.with_fit(classifier.fitted.with_pictures(()))
         try:
             shots = classifier.fitted.changeable_shots(prior_digest(classifier.prior_path))
         except DataError as reason:
-            fit = Fit(classifier, (), version)
+            fit = Fit(classifier if drawn else bare, (), version)
             return Snapshot(unfitted, fit=fit, unchangeable=str(reason), version=version)
-        shown = iter(pictures if self.settings.pictures != "tab" else ())
         # Copies: the features of a forgotten photo must not live on in an array that others share.
         classes = []
         for name, some in shots.items():
-            photos = tuple(KeptPhoto(self._next_number(), row.copy(), next(shown, b"")) for row in some.features)
+            photos = tuple(
+                KeptPhoto(self._next_number(), row.copy(), picture if drawn else b"")
+                for row, picture in zip(some.features, some.pictures, strict=True)
+            )
             classes.append(KeptClass(self._next_number(), name, photos))
         numbers = tuple((photo.number, one.name) for one in classes for photo in one.photos)
-        return Snapshot(unfitted, tuple(classes), Fit(classifier, numbers, version), version=version)
+        return Snapshot(unfitted, tuple(classes), Fit(bare, numbers, version), version=version)
 
     def _change(self, change: Callable[[Snapshot], tuple[Snapshot, Result]]) -> Result:
         with self._lock:
@@ -365,8 +369,12 @@ def _tidy(name: str) -> str:
 
 
 def _refuse_taken(name: str, classes: Sequence[KeptClass]) -> None:
-    if any(_comparable(name) == _comparable(one.name) for one in classes):
-        raise RequestError(409, f"There is a class '{name}' already; add the photos to it or choose another name.")
+    taken = next((one.name for one in classes if _comparable(name) == _comparable(one.name)), None)
+    if taken is not None:
+        alike = "" if taken == name else f", and '{name}' cannot be told from it"
+        raise RequestError(
+            409, f"There is a class '{taken}' already{alike}; add the photos to it or choose another name."
+        )
 
 
 def _comparable(name: str) -> str:

@@ -1,7 +1,7 @@
 // What the classifier says of a photo: probabilities as bars, "none of these", and the photos that mattered.
 
 import { breakable, button, classChoice, element, percent } from "./elements.js";
-import { enlarge, picture, pictureOf } from "./pictures.js";
+import { enlarge, kindOf, picture, pictureOf } from "./pictures.js";
 import { now, photoWords } from "./state.js";
 
 const MOST_BARS = 3;
@@ -10,8 +10,7 @@ const MOST_SHOWN = 6;
 // The card of an answer, or its new content after the photo was asked about again.
 export function showAnswer(answer, teach) {
   const { prediction, file, url } = answer;
-  const kind = file.name.split(".").at(-1).toUpperCase();
-  const look = button(picture(url, "", kind.length < 6 ? kind : "?"), () => enlarge(file, url, file.name), {
+  const look = button(picture(url, "", kindOf(file)), () => enlarge(file, url, file.name), {
     class: "look", "aria-label": `Enlarge ${file.name}`,
   });
   const former = answer.version !== now.workspace.model?.version;
@@ -47,7 +46,7 @@ function correction(answer, teach) {
   const others = now.workspace.classes.map((one) => one.name).filter((name) => name !== label);
   return element(
     "div", { class: "correction" },
-    button("Right, learn it", () => teach(answer, label), { class: "small", "aria-label": `${answer.file.name} is ${label}: learn it` }),
+    button("Correct – add it", () => teach(answer, label), { class: "small", "aria-label": `Correct – add it: ${answer.file.name} is ${label}` }),
     classChoice("No, it is …", others, (name) => teach(answer, name)),
   );
 }
@@ -72,11 +71,11 @@ function bar(name, share) {
 function mattered(influences, label, open) {
   const known = photoWords();
   const shown = influences.slice(0, MOST_SHOWN).map(({ photo, class_name: name, weight }) => {
-    const side = weight >= 0 ? "for" : "against", which = known.get(photo)?.words ?? `a photo of ${name}`;
+    const side = weight >= 0 ? "for" : "against", { words: which, number } = known.get(photo) ?? { words: `a photo of ${name}`, number: "" };
     const description = `${which} speaks ${side} ${label}`;
     return element(
       "figure", { class: side, title: description },
-      pictureOf(photo, description, side === "for" ? "+" : "−"), element("figcaption", {}, ...breakable(which)),
+      pictureOf(photo, description, number), element("figcaption", {}, ...breakable(which)),
     );
   });
   return element(

@@ -1,10 +1,10 @@
 // The page: keeps what the server says in view, and sends what the person does.
 
-import { bringAnswersUpToDate, clearAnswers, prepareAsking } from "./asking.js";
+import { answerWaiting, bringAnswersUpToDate, clearAnswers, dropWaiting, prepareAsking } from "./asking.js";
 import { showEpochs } from "./chart.js";
-import { addFolders, focusClass, showClasses, showFound } from "./classes.js";
+import { addFolders, focusClass, prepareClasses, showClasses, showFound } from "./classes.js";
 import { dropPlace } from "./dropping.js";
-import { byId, confirmed, element, say, told } from "./elements.js";
+import { byId, confirmed, element, say, told, withCode } from "./elements.js";
 import { fit, prepareFitting, showFit, watchOthers } from "./fitting.js";
 import { keepOnly } from "./pictures.js";
 import { ask } from "./server.js";
@@ -23,6 +23,8 @@ async function refresh() {
   byId("restart").disabled = !classes.length && !model;
   byId("unchangeable").hidden = !workspace.unchangeable;
   byId("unchangeable").textContent = workspace.unchangeable ?? "";
+  byId("no-pictures").hidden = !workspace.no_pictures;
+  byId("no-pictures").replaceChildren(...withCode(workspace.no_pictures ?? ""));
   byId("new-class").hidden = Boolean(workspace.unchangeable);
   byId("together-switch").hidden = byId("together-hint").hidden = !workspace.together;
   byId("inside").hidden = !model;
@@ -31,6 +33,7 @@ async function refresh() {
     : "The server keeps numbers computed from labelled photos (features); the small pictures on this page live in this browser tab only.";
   if (model) showEpochs(byId("charts"), byId("epochs"), model.rates, model.votes);
   if (model?.version !== before?.model?.version || classes.length !== before?.classes.length) bringAnswersUpToDate();
+  answerWaiting();
 }
 
 async function changed({ refit = false }) {
@@ -44,6 +47,7 @@ async function learn() {
   if (!byId("fit").disabled) await fit();
 }
 
+prepareClasses();
 prepareFitting(refresh);
 prepareAsking(learn);
 
@@ -125,6 +129,7 @@ byId("restart").addEventListener("click", async () => {
   if (!(await confirmed("Forget all classes and what was learned from their photos?", "Forget all"))) return;
   await told(byId("top-error"), () => ask("DELETE", "workspace"));
   clearAnswers();
+  dropWaiting();
   await refresh();
   byId("class-name").focus();
 });

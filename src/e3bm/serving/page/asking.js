@@ -5,12 +5,13 @@ import { addPhoto } from "./classes.js";
 import { dropPlace, pathOf, sortedOut, unreadable } from "./dropping.js";
 import { button, byId, classChoice, counted, element, listed, say, told } from "./elements.js";
 import { worthLabelling } from "./next.js";
-import { enlarge, picture, thumbnail } from "./pictures.js";
+import { enlarge, kindOf, picture, pictureUrl, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
 import { classNamed, now, portions } from "./state.js";
 
 const MOST_COUNTED = 8; // classes, in the line above the answers
 const AT_ONCE = 8; // photos in a request, so that answers appear while others are looked at
+let waiting = []; // files that are asked about as soon as there is a fit
 let answers = []; // { file, url, prediction, version, learning, problem, taught, card }, the newest batch first
 let stopped = false;
 let learn = null; // fits again and brings the page up to date
@@ -25,6 +26,7 @@ export function prepareAsking(refit) {
   byId("save-csv").addEventListener("click", saveCsv);
   byId("clear-answers").addEventListener("click", clearAnswers);
   byId("ask-again").addEventListener("click", askAgain);
+  byId("ask-waiting").querySelector("button").addEventListener("click", dropWaiting);
 }
 
 export function clearAnswers() {
@@ -40,19 +42,39 @@ export function bringAnswersUpToDate() {
   showAround();
 }
 
+// Photos that were dropped before there was a fit are answered by the first one.
+export async function answerWaiting() {
+  const given = now.workspace?.model ? waiting.splice(0) : [];
+  showWaiting();
+  if (given.length) await classify(given);
+}
+
+export function dropWaiting() {
+  waiting = [];
+  showWaiting();
+}
+
+export function showWaiting() {
+  const photos = counted(sortedOut(waiting).photos.length, "photo");
+  byId("ask-waiting").hidden = !waiting.length;
+  byId("ask-waiting").firstElementChild.textContent = now.fitting
+    ? `The classifier is being fitted; then it will answer about ${photos}.`
+    : `Fit the classifier first, or open a model; then it will answer about ${photos}.`;
+}
+
 async function classify(given) {
+  byId("ask-error").textContent = "";
   if (!now.workspace?.model) {
-    byId("ask-error").textContent = "Fit the classifier first, or open a model.";
+    waiting.push(...given);
+    showWaiting();
     return;
   }
-  byId("ask-error").textContent = "";
   const { photos, problems } = sortedOut(given);
   const found = await Promise.all(photos.map(unreadable));
   problems.push(...found.filter(Boolean));
   const files = photos.filter((file, place) => !found[place]);
   const made = [], before = byId("answers").firstElementChild;
-  await inPortions(files.map((file) => ({ file, alone: files.length === 1 })), problems, async (one) => {
-    one.url = await thumbnail(one.file);
+  await inPortions(files.map((file) => ({ file, alone: files.length === 1 })), problems, (one) => {
     answers.splice(made.length, 0, one);
     made.push(one);
     byId("answers").insertBefore(showAnswer(one, teach), before);
@@ -90,14 +112,19 @@ async function inPortions(items, problems, show) {
 // A portion that is refused as a whole is asked one by one, so that each photo has its answer or its reason.
 async function askPortion(some, together, problems, show) {
   try {
-    const answer = await ask("POST", "predict", photosForm(some.map((one) => one.file), { together: String(together) }));
+    for (const one of some) one.url ??= await thumbnail(one.file);
+    const pictures = some.some((one) => !one.url); // of a format that this browser does not show; the server does
+    const fields = { together: String(together), pictures: String(pictures) };
+    const answer = await ask("POST", "predict", photosForm(some.map((one) => one.file), fields));
     for (const [place, prediction] of answer.predictions.entries()) {
+      const one = some[place];
+      if (prediction.picture) one.url ??= pictureUrl(prediction.picture);
       if (prediction.error) problems.push(prediction.error);
-      else await show(Object.assign(some[place], { prediction, version: answer.version }));
+      else show(Object.assign(one, { prediction, version: answer.version }));
     }
   } catch (error) {
     const name = some[0].file.name;
-    if (some.length === 1) problems.push(error.message.includes(name) ? error.message : `${name}: ${error.message}`);
+    if (some.length === 1) problems.push(error.message.includes(name) ? error.message : `${name} cannot be used: ${error.message}`);
     else if (together) problems.push(error.message);
     else for (const one of some) await askPortion([one], false, problems, show);
   }
@@ -160,7 +187,7 @@ function showNext() {
   byId("next-title").textContent = `Worth labelling next: ${counted(found.length, "photo")}, and why`;
   byId("next-list").replaceChildren(...found.map(({ answer, reason, likely }) => element(
     "li", {},
-    button(picture(answer.url, "", "?"), () => enlarge(answer.file, answer.url, answer.file.name), {
+    button(picture(answer.url, "", kindOf(answer.file)), () => enlarge(answer.file, answer.url, answer.file.name), {
       class: "look", "aria-label": `Enlarge ${answer.file.name}`,
     }),
     element(

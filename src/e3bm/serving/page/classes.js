@@ -30,12 +30,32 @@ export function showClasses(classes, whenChanged) {
   }
   byId("find-class").hidden = classes.length < FILTER_FROM;
   if (classes.length < FILTER_FROM) byId("find-class").value = "";
+  byId("class-count").textContent = classes.length ? counted(classes.length, "class", "classes") : "";
   showFound();
 }
 
 export function showFound() {
   const wanted = byId("find-class").value.trim().toLowerCase();
   for (const card of cards.values()) card.root.hidden = !card.name.toLowerCase().includes(wanted);
+  showFurther();
+}
+
+// The classes scroll by themselves on a wide screen: how many there are below is said at the edge.
+export function prepareClasses() {
+  const list = byId("teach");
+  for (const kind of ["scroll", "scrollend"]) list.addEventListener(kind, showFurther, { passive: true });
+  new ResizeObserver(showFurther).observe(list);
+  new ResizeObserver(showFurther).observe(byId("classes"));
+  byId("further").firstElementChild.addEventListener("click", () => list.scrollBy({ top: 0.8 * list.clientHeight, behavior: "smooth" }));
+}
+
+function showFurther() {
+  const list = byId("teach"), edge = list.getBoundingClientRect().bottom;
+  const scrolls = list.scrollHeight > list.clientHeight + 1 && getComputedStyle(list).overflowY === "auto";
+  const cut = scrolls ? [...cards.values()].map(({ root }) => root.getBoundingClientRect()).filter(({ bottom }) => bottom > edge + 1) : [];
+  const below = cut.filter(({ top, bottom }) => (top + bottom) / 2 > edge).length; // the others are seen in part
+  byId("further").hidden = !cut.length;
+  byId("further").firstElementChild.textContent = below ? `↓ ${counted(below, "class", "classes")} below` : "↓ more below";
 }
 
 export function focusClass(id) {
@@ -121,7 +141,7 @@ function showSome(card) {
 
 function photoItem(card, photo) {
   const place = () => [...card.shown.keys()].indexOf(photo) + 1;
-  const look = button(pictureOf(photo, "", String(card.shown.size + 1)), () => {
+  const look = button(pictureOf(photo, "", card.shown.size + 1), () => {
     const file = fileNameOf(photo), close = () => byId("viewer").close();
     const move = classChoice("Move to …", now.workspace.classes.map((one) => one.name).filter((name) => name !== card.name), async (name) => {
       close();
@@ -170,7 +190,7 @@ async function forget(card) {
   await changed({ refit: true });
 }
 
-// One photo a request: a bad one does not hold up the others, and each can be told about.
+// One photo a request: a bad one does not hold up the others, and each can be told about; gives what was told.
 export async function addPhotos(id, given) {
   const card = cards.get(id), { photos, problems } = sortedOut(given);
   card.error.textContent = "";
@@ -187,13 +207,14 @@ export async function addPhotos(id, given) {
       added += 1;
       if (added % SHOWN_EVERY === 0) await changed({});
     } catch (error) {
-      problems.push(error.message);
+      problems.push(error.message.includes(file.name) ? error.message : `${file.name} cannot be used: ${error.message}`);
     }
   }
   await changed({});
   card.showWaiting("");
   card.error.textContent = problems.join("\n");
   say(`${counted(added, "photo")} added to ${card.name}.`);
+  return problems;
 }
 
 export async function addPhoto(id, file) {
@@ -225,7 +246,8 @@ export async function addFolders(given, showWaiting) {
     try {
       const target = sameName(name) ?? (await ask("POST", "classes", { name }));
       await changed({});
-      await addPhotos(target.id, files);
+      if (target.name !== name) problems.push(`The photos of ${name}/ were added to the class “${target.name}”: the two names ${difference(name, target.name)}.`);
+      problems.push(...(await addPhotos(target.id, files)).map((problem) => `${target.name}: ${problem}`));
     } catch (error) {
       problems.push(error.message);
     }
@@ -236,8 +258,17 @@ export async function addFolders(given, showWaiting) {
 }
 
 function sameName(name) {
-  const same = (one) => one.normalize("NFC").trim().toLowerCase();
+  const same = (one) => plain(one).toLowerCase();
   return now.workspace.classes.find((one) => same(one.name) === same(name));
+}
+
+function difference(one, other) {
+  return plain(one) === plain(other) ? "look the same" : "differ only in upper and lower case";
+}
+
+// A name as the server keeps it.
+function plain(name) {
+  return name.normalize("NFC").trim().replace(/\s+/g, " ");
 }
 
 function byFolder(files) {

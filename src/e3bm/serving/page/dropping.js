@@ -1,6 +1,7 @@
 // Places where photos and folders are dropped or chosen.
 
 import { element, listed } from "./elements.js";
+import { now } from "./state.js";
 
 const PHOTO = /\.(jpe?g|jfif|png|webp|gif|bmp|tiff?|heic|heif|hif|avif|jp2|ppm|tga|mpo)$/i;
 // Naming the types makes phones that store other formats convert to one of these.
@@ -41,8 +42,10 @@ export function folderOf(file) {
   return pathOf(file).split("/").at(-2) ?? "";
 }
 
-// A sentence about a file that this browser cannot read; null for other files.
+// A sentence about a file that this browser cannot read or the server would not take; null for other files.
 export async function unreadable(file) {
+  const most = now.workspace?.limits.upload_bytes ?? Infinity;
+  if (file.size > most) return `${file.name} cannot be used: it has more than the ${most.toLocaleString("en")} bytes that a photo may have.`;
   try {
     await file.slice(0, 1).arrayBuffer();
     return null;

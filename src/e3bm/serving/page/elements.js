@@ -40,6 +40,11 @@ export function breakable(name) {
   return name.split(/(?<=[_./-])/).flatMap((part, place) => (place ? [element("wbr"), part] : [part]));
 }
 
+// The pieces of a sentence in which `commands` stand between backquotes.
+export function withCode(sentence) {
+  return sentence.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
+}
+
 export function percent(share) {
   const value = 100 * share;
   return `${value >= 99.95 || value < 0.05 ? Math.round(value) : value.toFixed(1)} %`;

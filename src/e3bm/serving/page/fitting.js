@@ -1,5 +1,6 @@
 // The fit: asked for, watched, cancelled; and what it says of the labelled photos.
 
+import { showWaiting } from "./asking.js";
 import { moveTo, pointAt } from "./classes.js";
 import { button, byId, counted, element, percent, say, told } from "./elements.js";
 import { fileNameOf, pictureOf } from "./pictures.js";
@@ -52,6 +53,7 @@ function showFitting(job) {
   now.fitting = job.state === "running";
   byId("fit").hidden = now.fitting;
   byId("cancel-fit").hidden = byId("fit-progress").hidden = !now.fitting;
+  showWaiting();
   if (!now.fitting) return;
   const bar = byId("fit-progress");
   if (job.total) [bar.max, bar.value] = [job.total, job.done];
@@ -84,10 +86,10 @@ function showDoubts(model) {
 }
 
 function doubtItem({ photo, looks_like: other }, known) {
-  const { words, owner } = known.get(photo), file = fileNameOf(photo);
+  const { words, number, owner } = known.get(photo), file = fileNameOf(photo);
   return element(
     "li", {},
-    button(pictureOf(photo, "", "?"), () => pointAt(photo), { class: "look", "aria-label": `Show ${words}`, title: "Show it among its class" }),
+    button(pictureOf(photo, "", number), () => pointAt(photo), { class: "look", "aria-label": `Show ${words}`, title: "Show it among its class" }),
     element(
       "div", {}, element("p", {}, element("b", {}, file || words), `${file ? `, ${words},` : ""} looks like “${other}”.`),
       element(

@@ -49,8 +49,21 @@ export function picture(url, description, placeholder) {
   return image;
 }
 
-export function pictureOf(photo, description, placeholder) {
-  return picture(seen.get(photo)?.url ?? addressOf(photo), description, placeholder);
+// The picture of a labelled photo; where there is none, the name of its file if this tab knows it, else its number.
+export function pictureOf(photo, description, number) {
+  return picture(seen.get(photo)?.url ?? addressOf(photo), description, fileNameOf(photo) || String(number));
+}
+
+// What stands in place of the picture of a file that nobody can draw.
+export function kindOf(file) {
+  const kind = file.name.split(".").at(-1).toUpperCase();
+  return kind.length < 6 ? kind : "?";
+}
+
+// The address of a small picture that came with an answer.
+export function pictureUrl(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  return URL.createObjectURL(new Blob([bytes], { type: "image/jpeg" }));
 }
 
 function addressOf(photo) {
@@ -72,7 +85,7 @@ export function enlarge(file, small, title, actions = []) {
     if (url) image.src = url;
     else image.hidden = true;
     if (!url) note.textContent = "There is no picture of this photo: only numbers computed from it are kept.";
-    else if (url !== whole) note.textContent = "Only this small picture is kept of the photo.";
+    else if (url !== whole) note.textContent = whole ? "This browser cannot show the whole photo." : "Only this small picture is kept of the photo.";
     image.classList.toggle("small", url !== whole);
   };
   image.addEventListener("error", next);

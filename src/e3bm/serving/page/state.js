@@ -6,11 +6,11 @@ export function classNamed(name) {
   return now.workspace.classes.find((one) => one.name === name);
 }
 
-// "photo 3 of crow" and the name of its class, for every photo.
+// "photo 3 of crow", its number and its class, for every photo.
 export function photoWords() {
   const words = new Map();
   for (const one of now.workspace.classes) {
-    one.photos.forEach((photo, place) => words.set(photo, { words: `photo ${place + 1} of ${one.name}`, owner: one }));
+    one.photos.forEach((photo, place) => words.set(photo, { words: `photo ${place + 1} of ${one.name}`, number: place + 1, owner: one }));
   }
   return words;
 }

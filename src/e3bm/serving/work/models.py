@@ -1,6 +1,6 @@
 """Fits and model files: this runs in a work process, which may be ended at any moment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +11,11 @@ from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, fit_model
-from e3bm.fewshot.model_file import model_bytes, parse_origin, parse_pictures, read_model
+from e3bm.fewshot.model_file import model_bytes, parse_origin, read_model
 from e3bm.fewshot.support_set import feature_shots
 from e3bm.progress import Progress
 from e3bm.serving.exchange import RequestError, Upload
-from e3bm.serving.work.photos import redrawn_picture
+from e3bm.serving.work.photos import with_redrawn_pictures
 
 SELF_CONTAINED = ("package", "run")
 """Kinds of backbones that need nothing but what is installed or inside of the model file."""
@@ -30,8 +30,6 @@ class OpenedModel:
     """Its network is left out where the one of a backbone in use is meant."""
     in_use: int | None
     """Which of the backbones in use it has; None for one of its own."""
-    pictures: tuple[bytes, ...]
-    """A small picture of every labelled photo, where the file has them."""
 
     def classifier(self, prior_path: Path | None, *backbones: FeatureExtractor) -> FewShotClassifier:
         """The classifier; a backbone in use is taken as it is, so that it is in memory once."""
@@ -57,8 +55,7 @@ def open_model(upload: Upload, prior_path: Path | None, *backbones: FeatureExtra
     A file can also name a model of a hub, which may be any folder of this machine: no request decides that.
     """
     path = Path(upload.name)
-    about, tensors = read_model(path, upload.content)
-    origin, _, _ = parse_origin(path, about)
+    origin, _, _ = parse_origin(path, read_model(path, upload.content)[0])
     in_use = next((place for place, one in enumerate(backbones) if one.origin.digest == origin.digest), None)
     if in_use is None and origin.kind not in SELF_CONTAINED:
         raise RequestError(
@@ -69,13 +66,12 @@ def open_model(upload: Upload, prior_path: Path | None, *backbones: FeatureExtra
     backbone = None if in_use is None else backbones[in_use]
     found = FewShotClassifier.from_bytes(upload.content, name=upload.name, backbone=backbone, prior=prior_path)
     extractor = found.extractor if in_use is None else replace(found.extractor, network=None)
-    pictures = tuple(redrawn_picture(one) for one in parse_pictures(path, about, tensors))
-    return OpenedModel(found.fitted, extractor, in_use, pictures)
+    return OpenedModel(with_redrawn_pictures(found.fitted), extractor, in_use)
 
 
-def file_of_model(extractor: FeatureExtractor, fitted: FittedModel, pictures: Sequence[bytes]) -> bytes:
-    """The .e3bm file, with small pictures of the labelled photos where some are given."""
-    return model_bytes(extractor, fitted, keep_support=True, pictures=pictures)
+def file_of_model(extractor: FeatureExtractor, fitted: FittedModel) -> bytes:
+    """The .e3bm file, with the small pictures that the fit has."""
+    return model_bytes(extractor, fitted, keep_support=True)
 
 
 def onnx_of_model(extractor: FeatureExtractor, fitted: FittedModel) -> bytes:

@@ -12,11 +12,10 @@ from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior.shipped import prior_digest
+from e3bm.fewshot.support_set import PICTURE_SIDE
 from e3bm.serving.exchange import RequestError, Upload
 
 MOST_INFLUENCES = 12
-PICTURE_SIDE = 192
-"""The longer side of a small picture."""
 MOST_EXPLAINED = 500  # photos of all classes; with more, finding their parts takes longer than the prediction itself
 
 
@@ -44,6 +43,8 @@ class Answer:
     name: str
     found: Prediction | DataError | RequestError
     mattered: tuple[Mattered, ...] = ()
+    picture: bytes = b""
+    """A small JPEG of the photo, where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class HowToPredict:
     """Of prediction sets; None for no sets."""
     recall: float | None = None
     """Of photos of the classes; None for that of the fit."""
+    pictures: bool = False
+    """Whether a small picture goes with every answer."""
 
     def __post_init__(self) -> None:
         if self.together and self.coverage is not None:
@@ -112,8 +115,12 @@ def photos_to_keep(
     return rows, [miniature(upload.content, PICTURE_SIDE) if pictures else b"" for upload in uploads]
 
 
-def redrawn_picture(content: bytes) -> bytes:
-    """A small picture that came in a file, drawn anew: nothing that others wrote is sent to a browser."""
+def with_redrawn_pictures(fitted: FittedModel) -> FittedModel:
+    """The same fit with its small pictures drawn anew: nothing that others wrote is sent to a browser."""
+    return fitted.with_pictures([_redrawn_picture(one) for one in fitted.pictures]) if fitted.pictures else fitted
+
+
+def _redrawn_picture(content: bytes) -> bytes:
     if content and max(image_size(content)) > PICTURE_SIDE:
         raise DataError(
             f"The file has pictures of more than {PICTURE_SIDE} pixels a side, so they are not small pictures."
@@ -139,7 +146,8 @@ def predict_uploads(
         features, one, by_itself = next(answers)
         # Influences explain the label that a photo has alone; where it has another together, there are none.
         mattered = _influences(asked, features) if one.label == by_itself.label else ()
-        return Answer(upload.name, one, mattered)
+        picture = miniature(upload.content, PICTURE_SIDE) if how.pictures else b""
+        return Answer(upload.name, one, mattered, picture)
 
     return tuple(answer(upload, row) for upload, row in zip(uploads, rows, strict=True))
 
@@ -179,8 +187,8 @@ def _pixel_problems(uploads: Sequence[Upload], limits: PixelLimits) -> list[Data
             problems.append(RequestError(413, sentence) if too_large else DataError(sentence))
             continue
         if pixels > limits.one:
-            most = f"at most {limits.one:,} are read"
-            problems.append(RequestError(413, f"{upload.name} has {pixels:,} pixels; {most}."))
+            too_many = f"it has {pixels:,} pixels, more than the limit of {limits.one:,} of this server"
+            problems.append(RequestError(413, f"{upload.name} cannot be used: {too_many}."))
             continue
         problems.append(None)
         total += pixels
