@@ -14,6 +14,7 @@ from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
+from e3bm.fewshot.learning.label_files import frame_examples
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, parse_views, read_model, save_model
 from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.prediction import Prediction, Predictions
@@ -68,7 +69,7 @@ class FewShotClassifier:
         progress: Progress | None = None,
     ) -> "FewShotClassifier":
         """Learn from a folder with a subfolder per class, a CSV file (path, label), Label Studio's JSON, a mapping from
-        classes to photos, or photos and labels (lists, or columns of a pandas frame).
+        classes to photos, photos and labels, or a pandas frame (path, label).
         """
         with self._opened(source, labels, skip_missing=skip_unreadable) as photos:
             read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
@@ -128,7 +129,7 @@ class FewShotClassifier:
 
     def features(self, photos: Photo | Iterable[Photo]) -> Float32[np.ndarray, "N D"]:
         """The backbone's features: all that is ever kept of a photo."""
-        return self.extractor(as_photos(photos)[0])
+        return self.extractor(self._asked(photos)[0])
 
     @overload
     def predict(
@@ -145,7 +146,7 @@ class FewShotClassifier:
 
         A ``recall`` replaces that of the fit: photos whose ``unknown_score`` is above it are called unknown.
         """
-        fitted, (some, single) = self.fitted, as_photos(photos)
+        fitted, (some, single) = self.fitted, self._asked(photos)
         found = fitted.predict(self.extractor(some), coverage, recall) if some else []
         return found[0] if single else Predictions(found, _paths(some))
 
@@ -161,7 +162,7 @@ class FewShotClassifier:
 
     def predict_batch(self, photos: Iterable[Photo], *, recall: float | None = None) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
-        some = as_photos(photos)[0]
+        some = self._asked(photos)[0]
         found = self.predict_batch_features(self.extractor(some), recall=recall) if some else []
         return Predictions(found, _paths(some))
 
@@ -173,7 +174,7 @@ class FewShotClassifier:
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
-        fitted, some = self.fitted, as_photos(photos)[0]
+        fitted, some = self.fitted, self._asked(photos)[0]
         found = fitted.predict(self.extractor(some)) if some else []
         return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(fitted.classes))
 
@@ -345,6 +346,10 @@ class FewShotClassifier:
 
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
         return list_photos(photos)
+
+    def _asked(self, photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
+        """A list of photos, and whether a single one was given."""
+        return as_photos(frame_examples(photos, self.extractor.noun))
 
     def _refit(
         self,

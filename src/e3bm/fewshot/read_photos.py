@@ -11,7 +11,14 @@ from e3bm.array_types import Float32
 from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
-from e3bm.fewshot.learning.label_files import check_not_missing, is_label_file, read_label_file
+from e3bm.fewshot.learning.label_files import (
+    check_not_missing,
+    frame_examples,
+    frame_labels,
+    is_frame,
+    is_label_file,
+    read_label_file,
+)
 from e3bm.fewshot.support_set import (
     Shots,
     check_class_name,
@@ -66,18 +73,21 @@ def open_photos(
     elif isinstance(source, Mapping):
         if labels is not None:
             raise DataError(f"Labels go with a list of {noun}s; in a mapping the keys are the classes.")
-        yield LabelledPhotos({_class_name(name): list_photos(photos) for name, photos in source.items()})
+        yield LabelledPhotos({_class_name(name): list_photos(photos, noun) for name, photos in source.items()})
+    elif is_frame(source) and labels is None:
+        yield LabelledPhotos(_labelled(frame_examples(source, noun), frame_labels(source), noun))
     elif labels is None:
         raise DataError(f"A list of {noun}s needs a label for each: fit({noun}s, labels).")
     else:
-        yield LabelledPhotos(_labelled(as_photos(source)[0], labels, noun))
+        labels = frame_labels(labels) if is_frame(labels) else labels
+        yield LabelledPhotos(_labelled(as_photos(frame_examples(source, noun))[0], labels, noun))
 
 
-def list_photos(photos: Photo | Iterable[Photo]) -> list[Photo]:
-    """A list of photos; a folder stands for all photos in it."""
+def list_photos(photos: Photo | Iterable[Photo], noun: str = "photo") -> list[Photo]:
+    """A list of photos; a folder stands for all photos in it, a data frame for those of its column."""
     if isinstance(photos, str | Path) and Path(photos).is_dir():
         return list(photos_in(Path(photos))[0])
-    return as_photos(photos)[0]
+    return as_photos(frame_examples(photos, noun))[0]
 
 
 def check_classes(photos: Mapping[str, Sequence[Photo]], noun: str = "photo") -> None:
@@ -174,10 +184,21 @@ def refuse_unreadable(failures: Sequence[str], *, skip: bool, noun: str = "photo
 def _labelled(photos: list[Photo], labels: Sequence[object], noun: str) -> dict[str, list[Photo]]:
     if len(photos) != len(labels):
         raise DataError(f"Every {noun} needs a label; found {len(photos)} {noun}s and {len(labels)} labels.")
+    missing = [row for row, label in enumerate(labels, 1) if _is_missing(label)]
+    if missing:
+        which = f"{noun} {missing[0]} has" if len(missing) == 1 else f"{len(missing)} {noun}s have"
+        raise DataError(f"Every {noun} needs a label; {which} none (None or NaN).")
     found: dict[str, list[Photo]] = {}
     for photo, label in zip(photos, labels, strict=True):
         found.setdefault(_class_name(label), []).append(photo)
     return found
+
+
+def _is_missing(label: object) -> bool:
+    """Whether it stands for no value: None, NaN, or what pandas writes in place of these."""
+    return (
+        label is None or type(label).__name__ in ("NAType", "NaTType") or (isinstance(label, float) and label != label)
+    )
 
 
 def _class_name(label: object) -> str:
