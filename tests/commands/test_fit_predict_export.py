@@ -109,6 +109,7 @@ def test_predictions_as_json_table_and_text(model, asked, capsys):
     assert [line.split()[:2] for line in lines] == [[paths[0], "grass"], [paths[1], "sky"]]
     sets = json.loads(said(capsys, ["predict", model, *paths, "--json", "--coverage", "0.99"]).out)
     assert sorted(sets[0]["prediction_set"]) == list(CLASSES)
+    assert all("only 12 photos, so a set of 99 % contains every class" in row["note"] for row in sets)
     together = json.loads(said(capsys, ["predict", model, *paths, "--json", "--transductive"]).out)
     assert [row["label"] for row in together] == ["grass", "sky"]
 
@@ -236,7 +237,8 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
         largest = misfits[rank - 1] if rank <= len(misfits) else 1
         for row, photo in zip(shares, photos, strict=True):
             inside = set(classes[1 - row <= largest]) | {classes[row.argmax()]}
-            assert inside == set(saved.predict(photo, coverage=coverage).prediction_set)
+            (answer,) = saved.predict_features(saved.features(photo), coverage=coverage)
+            assert inside == set(answer.prediction_set)
 
 
 def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):

@@ -105,7 +105,8 @@ def test_fitted_and_loaded_models_hold_their_numbers_in_one_form(pretrained_run,
     for way, found in loaded.items():
         assert layout(found) == expected, way
         assert found.to_bytes() == made.to_bytes()
-        assert found.predict(ASKED, coverage=0.9) == made.predict(ASKED, coverage=0.9), way
+        rows = made.features(ASKED)
+        assert found.predict_features(rows, coverage=0.9) == made.predict_features(rows, coverage=0.9), way
         assert found.predict_batch(ASKED) == made.predict_batch(ASKED), way
 
 

@@ -1,5 +1,6 @@
 """FewShotClassifier: a classifier of photos from a few examples of each class."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
@@ -144,9 +145,13 @@ class FewShotClassifier:
     def predict(self, photos: Any, *, coverage: float | None = None, recall: float | None = None) -> Any:
         """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too.
 
-        A ``recall`` replaces that of the fit: photos whose ``unknown_score`` is above it are called unknown.
+        A ``recall`` replaces that of the fit: photos whose ``unknown_score`` is above it are called unknown. Where sets
+        of this coverage hold every class, a warning says why.
         """
         fitted, (some, single) = self.fitted, self._asked(photos)
+        reason = None if coverage is None else self.why_all_classes(coverage)
+        if reason:
+            warnings.warn(reason, stacklevel=2)
         found = fitted.predict(self.extractor(some), coverage, recall) if some else []
         return found[0] if single else Predictions(found, _paths(some))
 
@@ -158,7 +163,7 @@ class FewShotClassifier:
 
     def why_all_classes(self, coverage: float) -> str | None:
         """Why prediction sets of this coverage hold every class; None where they need not."""
-        return self.fitted.head.why_all_classes(coverage)
+        return self.fitted.head.why_all_classes(coverage, self.extractor.noun)
 
     def predict_batch(self, photos: Iterable[Photo], *, recall: float | None = None) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
