@@ -143,6 +143,16 @@ def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked
     assert found["unused"] == [{"path": str(folder / "sand"), "reason": "an empty folder"}]
 
 
+def test_the_doctor_says_what_a_model_file_is(model, capsys):
+    lines = said(capsys, ["doctor", model]).out.splitlines()
+    assert lines[0].startswith("model file of e3bm ")
+    assert "3 classes, 12 labelled photos" in lines[0]
+    assert lines[1:] == ["  brick: 4", "  grass: 4", "  sky: 4", f"next: e3bm predict {model} PHOTO..."]
+    found = json.loads(said(capsys, ["doctor", model, "--json"]).out)
+    assert found["classes"] == {"brick": 4, "grass": 4, "sky": 4}
+    assert found["advice"] == f"e3bm predict {model} PHOTO..."
+
+
 def test_a_model_is_served_with_the_views_of_its_fit(model, capsys):
     told = sentence(capsys, "serve", model, "--views", "2")
     assert f"{model} was fitted with --views 1; leave --views out, or fit it again" in told

@@ -1,6 +1,7 @@
 """FewShotClassifier: every form of input, the same answer to the last bit, and a sentence for what cannot be."""
 
 import io
+import shutil
 import threading
 
 import numpy as np
@@ -199,7 +200,7 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     folder = write_folder(tmp_path / "photos")
     for name in ("grass", "sky"):
         (folder / name / "bad.png").write_bytes((folder / name / "0.png").read_bytes()[:100])
-    named = r"grass.bad.png cannot be used: it is damaged: .*sky.bad.png cannot be used: .*\. "
+    named = r"grass.bad.png cannot be used: it is damaged: .*\n.*sky.bad.png cannot be used: .*\.\n"
     advice = (
         r"Remove or replace these 2 photos, or continue without: --skip-unreadable \(skip_unreadable=True in Python\)"
     )
@@ -211,6 +212,29 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     for file in (folder / "sky").iterdir():
         file.write_bytes(b"nothing")
     refused("No photo of class 'sky' can be used", unfitted().fit, folder, skip_unreadable=True)
+
+
+def test_what_is_no_picture_is_refused_before_a_photo_is_seen(tmp_path):
+    class Never(nn.Module):
+        def forward(self, images):
+            raise AssertionError("the network was asked")
+
+    folder = write_folder(tmp_path / "photos")
+    shutil.copy(folder / "sky" / "0.png", folder / "loose.png")
+    (folder / "sky" / "notes.txt").write_text("x")
+    for name in ("grass", "sky"):
+        (folder / name / "a.jpg").touch()
+    model = FewShotClassifier(Never(), pipeline=PIPELINE)
+    with pytest.raises(DataError) as found:
+        model.fit(folder)
+    assert str(found.value).splitlines() == [
+        f"{folder / 'grass' / 'a.jpg'} cannot be used: the file is empty.",
+        f"{folder / 'sky' / 'a.jpg'} cannot be used: the file is empty.",
+        f"Not used (not in a class folder): {folder / 'loose.png'}.",
+        f"Not used (unknown format .txt): {folder / 'sky' / 'notes.txt'}.",
+        "Remove or replace these 2 photos, or continue without: --skip-unreadable (skip_unreadable=True in Python).",
+    ]
+    assert unfitted().fit(folder, skip_unreadable=True).counts == dict.fromkeys(CLASSES, 4)
 
 
 def test_files_that_are_no_photos_are_named(tmp_path):

@@ -76,7 +76,7 @@ def test_models_of_timm_by_their_own_prefix(asked, monkeypatch):
     assert model.predict(picture("sky", 9)).label == "sky"
     for library in ("timm", "transformers"):
         monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(SettingsError, match="'timm:resnet18' needs .*; run: pip install transformers timm$"):
+        with pytest.raises(SettingsError, match=r"'timm:resnet18' needs .*; run: pip install transformers timm$"):
             FewShotClassifier("timm:resnet18")
 
 

@@ -73,7 +73,13 @@ class FewShotClassifier:
         classes to photos, photos and labels, or a pandas frame (path, label).
         """
         with self._opened(source, labels, skip_missing=skip_unreadable) as photos:
-            read = read_shots(photos.by_class, self.extractor, skip_unreadable=skip_unreadable, progress=progress)
+            read = read_shots(
+                photos.by_class,
+                self.extractor,
+                skip_unreadable=skip_unreadable,
+                unused=photos.unused,
+                progress=progress,
+            )
         return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
 
     def fit_features(self, features: Mapping[str, Float[np.ndarray, "K D"]]) -> "FewShotClassifier":

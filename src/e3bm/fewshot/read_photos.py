@@ -1,5 +1,6 @@
 """Photos to labelled features: folders, archives, mappings or lists with labels to the shots of each class."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from e3bm.array_types import Float32
-from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photos_by_class, photos_in
+from e3bm.data.read.photos import (
+    MOST_NAMED,
+    Photo,
+    UnusedFile,
+    as_photos,
+    photo_name,
+    photos_by_class,
+    photos_in,
+    unused_sentences,
+    why_no_picture,
+)
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.learning.label_files import (
@@ -102,6 +113,8 @@ def check_source(source: Source, *, skip_missing: bool = False) -> None:
     with open_photos(source, None, skip_missing=skip_missing) as photos:
         check_classes(photos.by_class)
         check_number_of_classes(photos.by_class)
+        if not skip_missing:
+            _refuse_at_first_sight(photos.by_class, photos.unused, "photo")
 
 
 def read_shots(
@@ -109,11 +122,18 @@ def read_shots(
     extractor: FeatureExtractor,
     *,
     skip_unreadable: bool = False,
+    unused: Sequence[UnusedFile] = (),
     progress: Progress | None = None,
 ) -> ReadShots:
-    """The features of all photos; those that cannot be read are named together, in one error or as skipped."""
+    """The features of all photos; those that cannot be read are named together, in one error or as skipped.
+
+    The error also names the ``unused`` files of their folder. Empty files and the like are refused before any photo
+    is decoded.
+    """
     noun = extractor.noun
     check_classes(photos, noun)
+    if not skip_unreadable:
+        _refuse_at_first_sight(photos, unused, noun)
     progress, done = progress or Silent(), 0
     shots, failures = {}, []
     with stage(progress, "features", sum(map(len, photos.values()))):
@@ -134,7 +154,7 @@ def read_shots(
                 shots[name] = Shots(np.stack(rows), tuple(kept))
             elif skip_unreadable:
                 raise DataError(f"No {noun} of class '{name}' can be used; the first: {failures[-len(some)]}")
-    refuse_unreadable(failures, skip=skip_unreadable, noun=noun)
+    refuse_unreadable(failures, skip=skip_unreadable, noun=noun, unused=unused)
     return ReadShots(shots, tuple(failures))
 
 
@@ -171,14 +191,26 @@ def read_features(
     return ReadFeatures(np.stack([row for _, row in kept]), tuple(place for place, _ in kept), tuple(failures))
 
 
-def refuse_unreadable(failures: Sequence[str], *, skip: bool, noun: str = "photo") -> None:
-    """One error for all photos that cannot be read, unless they are to be skipped."""
+def refuse_unreadable(
+    failures: Sequence[str], *, skip: bool, noun: str = "photo", unused: Sequence[UnusedFile] = ()
+) -> None:
+    """One error for all photos that cannot be read, unless they are to be skipped: a line each, if there are several.
+
+    Then come the ``unused`` files of their folder: whoever repairs the one may want to repair the other.
+    """
     if failures and not skip:
         which = "it" if len(failures) == 1 else f"these {len(failures)} {noun}s"
-        raise DataError(
-            f"{' '.join(failures)} Remove or replace {which}, or continue without: --skip-unreadable "
-            "(skip_unreadable=True in Python)."
-        )
+        more = [f"And {len(failures) - MOST_NAMED} more cannot be used."] if len(failures) > MOST_NAMED else []
+        lines = [*failures[:MOST_NAMED], *more, *unused_sentences(unused)]
+        advice = f"Remove or replace {which}, or continue without: --skip-unreadable (skip_unreadable=True in Python)."
+        raise DataError(("\n" if len(lines) > 1 else " ").join([*lines, advice]))
+
+
+def _refuse_at_first_sight(photos: Mapping[str, Sequence[Photo]], unused: Sequence[UnusedFile], noun: str) -> None:
+    """Refuse files that are empty or no pictures, which shows without decoding any."""
+    found = [(photo, why_no_picture(photo)) for some in photos.values() for photo in some]
+    failures = [f"{photo_name(photo, noun)} cannot be used: {why}." for photo, why in found if why is not None]
+    refuse_unreadable(failures, skip=False, noun=noun, unused=unused)
 
 
 def _labelled(photos: list[Photo], labels: Sequence[object], noun: str) -> dict[str, list[Photo]]:
@@ -196,9 +228,9 @@ def _labelled(photos: list[Photo], labels: Sequence[object], noun: str) -> dict[
 
 def _is_missing(label: object) -> bool:
     """Whether it stands for no value: None, NaN, or what pandas writes in place of these."""
-    return (
-        label is None or type(label).__name__ in ("NAType", "NaTType") or (isinstance(label, float) and label != label)
-    )
+    if isinstance(label, float):
+        return math.isnan(label)
+    return label is None or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _class_name(label: object) -> str:

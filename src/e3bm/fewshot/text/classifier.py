@@ -78,7 +78,7 @@ class TextClassifier(FewShotClassifier):
         skip_missing: bool = False,
         one_class: bool = False,
     ) -> Iterator[LabelledPhotos]:
-        """The sentences of every topic, from a mapping, from sentences and labels, or from a table or frame (text, label)."""
+        """The sentences of every topic, from a mapping, sentences and labels, or a table or frame (text, label)."""
         if isinstance(source, str | Path):
             if labels is not None:
                 raise DataError("Each sentence of a list needs a label: fit(sentences, labels).")
