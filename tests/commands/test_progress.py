@@ -40,6 +40,20 @@ def test_lines_have_numbers_and_the_time_left(clock, capsys):
     ]
 
 
+def test_the_first_steps_say_nothing_of_the_time_left(clock, capsys):
+    progress = LineProgress()
+    progress.begin("features", 60)
+    for step in range(1, 4):
+        clock[0] += 6
+        progress.advance(step)
+    assert capsys.readouterr().err.splitlines() == [
+        "features: 60 to do",
+        "features: 1/60",
+        "features: 2/60",
+        "features: 3/60, 342 s left",
+    ]
+
+
 def test_a_continued_run_counts_its_own_steps_for_the_time_left(clock, capsys):
     progress = LineProgress()
     progress.begin("meta-train MTL", 100, 80)

@@ -12,6 +12,7 @@ from torch import nn
 
 from e3bm import FewShotClassifier, Prediction
 from e3bm.errors import DataError, E3BMError
+from e3bm.fewshot.fitted_model import SuspiciousPhoto
 from photo_models import CLASSES, PIPELINE, network, picture, pictures, same_fit, support, unfitted, write_folder
 from recorded_progress import RecordedProgress
 
@@ -124,6 +125,12 @@ def test_wrong_labels_are_pointed_out_by_name(tmp_path):
     photos = support(6)
     photos["grass"].append(picture("sky", 50))
     assert [one.name for one in unfitted().fit(photos).suspicions] == ["grass #7"]
+
+
+def test_odds_that_nobody_tested_are_not_shown():
+    said = [str(SuspiciousPhoto("7.jpg", "crow", "magpie", odds)) for odds in (12.4, 2114.0)]
+    assert said[0] == "7.jpg is in 'crow' and looks like 'magpie' (12 to 1)"
+    assert said[1].endswith("looks like 'magpie' (more than 100 to 1)")
 
 
 def test_what_is_odd_and_works_is_noted():

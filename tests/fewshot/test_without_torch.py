@@ -324,7 +324,8 @@ def export_says_the_same(model, photo, path):
     from e3bm.fewshot.onnx_export import OUTPUTS, export_onnx
 
     made, said = export_onnx(model, path), model.predict(photo)
-    example = Path(__file__).resolve().parents[2] / "examples" / "onnx_photo.py"
+    name = "onnx_photo.py" if len(model.extractor.pipelines()) == 1 else "onnx_two_networks.py"
+    example = Path(__file__).resolve().parents[2] / "examples" / name
     program = (
         f"import runpy, sys; runpy.run_path({str(example)!r}, run_name='__main__'); assert 'e3bm' not in sys.modules"
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # each of them would take a good part of the time of a predic
     from e3bm.settings import AnySettings
 
 PLAIN_SECONDS = 5.0
+STEPS_BEFORE_ESTIMATE = 3
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 PEER_GONE = re.compile(r"peer|gloo|nccl|socket|connection|store|timed out|DistBackend|DistNetwork", re.IGNORECASE)
 STEERING = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
@@ -259,7 +260,8 @@ class LineProgress:
         if time.monotonic() - self.shown > PLAIN_SECONDS and done < self.total:
             self.shown = time.monotonic()
             speed = (done - self.first) / (self.shown - self.started)
-            left = f", {(self.total - done) / speed:.0f} s left" if speed else ""
+            known = done - self.first >= STEPS_BEFORE_ESTIMATE  # the first ones also load and warm up
+            left = f", {(self.total - done) / speed:.0f} s left" if known else ""
             self.say(f"{self.title}: {done}/{self.total}{_words(self.numbers, ' ')}{left}")
 
     def end(self) -> None:

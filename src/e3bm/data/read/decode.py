@@ -117,7 +117,9 @@ def check_pixels(size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MOST_PIXELS or max(size) > LONGEST_SIDE or min(size) < 1:
         limits = f"{MOST_PIXELS:,} pixels or {LONGEST_SIDE:,} a side"
-        raise DataError(f"it claims to be {width} x {height}, more than the limit of {limits}")
+        raise DataError(
+            f"it claims to be {width} x {height}, more than the limit of {limits}; save it smaller, or as a JPEG"
+        )
 
 
 def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
@@ -268,7 +270,9 @@ def _check_promise(image: Image.Image) -> None:
         check_pixels(image.size)
     elif not _fits_in_parts(image.size):
         limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
-        raise DataError(f"it claims to be {image.width} x {image.height}, more than the limit of {limits} for a JPEG")
+        raise DataError(
+            f"it claims to be {image.width} x {image.height}, more than the limit of {limits} for a JPEG; save it smaller"
+        )
 
 
 def _is_large(image: Image.Image) -> bool:
