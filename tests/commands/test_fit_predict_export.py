@@ -114,6 +114,20 @@ def test_predictions_as_json_table_and_text(model, asked, capsys):
     assert [row["label"] for row in together] == ["grass", "sky"]
 
 
+def test_photos_of_one_class_are_answered_separately_and_this_is_said(model, tmp_path, capsys):
+    for number in range(4):
+        Image.fromarray(picture("sky", 80 + number)).save(tmp_path / f"{number}.png")
+    output = said(capsys, ["predict", model, tmp_path, "--json", "--transductive"])
+    alone = json.loads(said(capsys, ["predict", model, tmp_path, "--json"]).out)
+    for row, other in zip(json.loads(output.out), alone, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-9)  # one product or several
+    assert "e3bm: The photos seem to show only one or a few of the 3 classes, so they were answered sep" in output.err
+    Image.fromarray(picture("grass", 80)).save(tmp_path / "grass.png")
+    Image.fromarray(picture("brick", 80)).save(tmp_path / "brick.png")
+    both = [tmp_path / "0.png", tmp_path / "grass.png", tmp_path / "brick.png"]
+    assert "separately" not in said(capsys, ["predict", model, *both, "--transductive"]).err
+
+
 def test_paths_come_from_stdin_too(model, asked, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{asked / 'sky.png'}\n\n{asked / 'grass.png'}\n"))
     rows = json.loads(said(capsys, ["predict", model, "-", "--json"]).out)

@@ -68,6 +68,9 @@ def test_a_bar_has_numbers_and_the_time_left():
     progress = BarProgress()
     progress.console = Console(file=io.StringIO(), force_terminal=True, width=160)
     with stage(progress, "meta-train [mine]", 10, 2):
+        progress.advance(4)
+        progress.bar.refresh()
+        assert ":" not in progress.console.file.getvalue().rsplit("4/10", 1)[1]  # too early for an estimate
         for step in range(3, 8):
             progress.advance(step, loss=1.25, tasks_per_second=32.0)
         progress.bar.refresh()

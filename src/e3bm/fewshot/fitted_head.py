@@ -123,6 +123,15 @@ class FittedHead:
             return f"With one {noun} per class there is nothing to test predictions on, {outcome}; {needs}"
         return f"Predictions can be tested on only {tested:,} {noun}{'s' * (tested != 1)}, {outcome}; {needs}"
 
+    def why_separate(self, features: Float[np.ndarray, "N D"], noun: str = "photo") -> str | None:
+        """Why examples that are to be used together are answered separately; None where they are not."""
+        if not is_one_sided(self.scores(features).argmax(-1), len(self.counts)):
+            return None
+        return (
+            f"The {noun}s seem to show only one or a few of the {len(self.counts)} classes, so they were answered "
+            "separately: used together, they would be spread over all classes."
+        )
+
     @property
     def expected_accuracy(self) -> float | None:
         """The accuracy to expect on new examples: left-out accuracy, corrected for the example that was missing.
@@ -158,7 +167,7 @@ class FittedHead:
         from e3bm.fewshot.prior.together import scores_together
 
         alone, head = self.predict(features), EnsembleHead.of(self.ensemble)
-        if is_one_sided(alone.labels, head.ways):
+        if is_one_sided(alone.labels, len(self.counts)):
             return alone
         learner = prior.learner_together(head.centre.dtype)
         parts = []

@@ -76,8 +76,10 @@ def run(words: Sequence[str]) -> int:
     usable = [path for path, row in zip(paths, features, strict=True) if not isinstance(row, DataError)]
     table = [row for row in features if not isinstance(row, DataError)]
     found: list["Prediction"] = []
+    separate: str | None = None
     if table and options.transductive:
         found = model.predict_batch_features(np.stack(table), recall=options.recall)
+        separate = model.fitted.head.why_separate(np.stack(table))
     elif table:
         found = model.predict_features(np.stack(table), coverage=options.coverage, recall=options.recall)
     rows = list(zip(usable, found, strict=True))
@@ -90,6 +92,8 @@ def run(words: Sequence[str]) -> int:
     elif write is _write_text and found and all(len(one.prediction_set or ()) == 1 for one in found):
         asked = 100 * (options.coverage or 0)
         show(f"e3bm: in prediction sets of {asked:g} %, every photo has one class.", file=sys.stderr)
+    if separate:
+        show(f"e3bm: {separate}", file=sys.stderr)
     for failure in failures:
         show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:

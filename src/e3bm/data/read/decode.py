@@ -270,9 +270,8 @@ def _check_promise(image: Image.Image) -> None:
         check_pixels(image.size)
     elif not _fits_in_parts(image.size):
         limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
-        raise DataError(
-            f"it claims to be {image.width} x {image.height}, more than the limit of {limits} for a JPEG; save it smaller"
-        )
+        size = f"{image.width} x {image.height}"
+        raise DataError(f"it claims to be {size}, more than the limit of {limits} for a JPEG; save it smaller")
 
 
 def _is_large(image: Image.Image) -> bool:
