@@ -107,7 +107,7 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
             show(f"expected on new photos: not known, since {have}, which cannot be left out")
         else:
             expected = 100 * model.expected_accuracy
-            show(f"expected on new photos: about {expected:.0f} % (those fits had one photo less to learn from)")
+            show(f"expected on new photos: about {expected:.0f} % (those fits had one photo fewer to learn from)")
     for one in model.suspicions:
         show(f"doubtful: {one}")
     for note in model.notes:

@@ -64,8 +64,8 @@ def read_label_file(source: Path, *, skip_missing: bool = False) -> LabelledPath
     if missing and not skip_missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
-            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; continue without them by "
-            "--skip-unreadable (skip_unreadable=True in Python), or correct them: paths start at its folder, "
+            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; continue without them with "
+            "--skip-unreadable (skip_unreadable=True in Python), or correct them: paths are relative to its folder, "
             f"{source.parent.resolve()}."
         )
     places = tuple(source.parent / path if place is None else place for place, path, _ in found)
