@@ -225,7 +225,7 @@ def rewrite(path, about, tensors):
         ("levels", [float("nan")] * 11, "not usable number"),
         ("trust", {}, "cannot be used"),
         ("options", {"recall": 7}, "recall"),
-        ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "doubts a photo"),
+        ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "calls a photo doubtful"),
         ("pipeline", "resize 1000000, centre_crop 16, normalise cifar", "not one for photos"),
         ("pipeline", "channels 1000000, normalise none", "not one for photos"),
         ("pipeline", "flip, normalise cifar", "not one for photos"),
