@@ -1,6 +1,7 @@
 """A model of `e3bm export`, used with onnxruntime and Pillow alone: python onnx_photo.py birds.onnx PHOTO...
 
-ORT_DISABLE_TELEMETRY=1 in the environment keeps onnxruntime from reporting that it is used.
+ORT_DISABLE_TELEMETRY=1 in the environment keeps onnxruntime from reporting that it is used. A model of two networks
+side by side (lite0+lite2) has two inputs: see onnx_two_networks.py.
 """
 
 import json
@@ -10,16 +11,13 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageOps
 
-session = onnxruntime.InferenceSession(sys.argv[1])
-about = session.get_modelmeta().custom_metadata_map
-for path in sys.argv[2:]:
-    photo, inputs = ImageOps.exif_transpose(Image.open(path)).convert("RGB"), {}
-    for name in (each.name for each in session.get_inputs()):  # several where networks stand side by side
-        resize, crop, method = (about[f"{it}{name[6:]}"] for it in ("resize", "crop", "interpolation"))
-        width, height = (int(resize) * side // min(photo.size) for side in photo.size)
-        small = photo.resize((width, height), Image.Resampling[method.removeprefix("Pillow ")])
-        left, top, side = round((width - int(crop)) / 2), round((height - int(crop)) / 2), int(crop)
-        inputs[name] = np.asarray(small.crop((left, top, left + side, top + side)))[None]
-    shares, label, unknown, *_ = session.run(None, inputs)
-    name, remark = json.loads(about["classes"])[label[0]], "looks like none of the classes" if unknown[0] else ""
-    print(f"{path}  {name}  {100 * shares[0, label[0]]:.1f} %  {remark}".rstrip())
+model, *photos = sys.argv[1:] if len(sys.argv) > 2 else sys.exit("usage: python onnx_photo.py birds.onnx PHOTO...")
+about = (session := onnxruntime.InferenceSession(model)).get_modelmeta().custom_metadata_map
+short, crop, method = int(about["resize"]), int(about["crop"]), about["interpolation"].removeprefix("Pillow ")
+for path in photos:
+    photo = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+    size = [short * side // min(photo.size) for side in photo.size]
+    left, top = (round((side - crop) / 2) for side in size)
+    small = photo.resize(size, Image.Resampling[method]).crop((left, top, left + crop, top + crop))
+    shares, label, unknown, *_ = session.run(None, {"pixels": np.asarray(small)[None]})
+    print(path, json.loads(about["classes"])[label[0]], f"{100 * shares.max():.1f} %", "unknown" if unknown[0] else "")

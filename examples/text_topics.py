@@ -1,6 +1,8 @@
 """Five sentences of each topic make a classifier of sentences; beside it logistic regression on the same features.
 
-pip install 'e3bm[text,sklearn]'
+In a clone of the repository:
+
+pip install -c constraints.txt '.[text,sklearn]'
 python examples/text_topics.py
 """
 

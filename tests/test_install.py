@@ -23,11 +23,13 @@ def test_the_advice_names_every_package_of_an_extra(extra: str) -> None:
         assert re.split(r"[<>=\[]", package)[0].replace("_", "-").lower() in words
 
 
-def test_documents_install_from_the_clone_and_name_extras_that_exist() -> None:
+def test_everything_installs_from_the_clone_and_names_extras_that_exist() -> None:
     found = []
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "docs" / "notebook.ipynb"]
+    code = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.js")]
+    for page in [*pages, *code]:
         text = page.read_text(encoding="utf-8")
-        assert "pip install 'e3bm" not in text, f"{page.name}: the package is on no index"
+        assert not re.search(r"pip install (-\S+ \S+ )*['\"\\]*e3bm", text), f"{page.name}: the package is on no index"
         found += re.findall(r"pip install [^\n`]*'\.\[([a-z,0-9]+)\]'", text)
     assert found
     assert {extra for names in found for extra in names.split(",")} <= set(EXTRAS)

@@ -115,8 +115,23 @@ def test_predictions_as_json_table_and_text(model, asked, capsys):
     assert [line.split()[:2] for line in lines] == [[paths[0], "grass"], [paths[1], "sky"]]
     sets = json.loads(said(capsys, ["predict", model, *paths, "--json", "--coverage", "0.99"]).out)
     assert sorted(sets[0]["prediction_set"]) == list(CLASSES)
+    assert all("only 12 photos, so a set of 99 % contains every class" in row["note"] for row in sets)
     together = json.loads(said(capsys, ["predict", model, *paths, "--json", "--transductive"]).out)
     assert [row["label"] for row in together] == ["grass", "sky"]
+
+
+def test_photos_of_one_class_are_answered_separately_and_this_is_said(model, tmp_path, capsys):
+    for number in range(4):
+        Image.fromarray(picture("sky", 80 + number)).save(tmp_path / f"{number}.png")
+    output = said(capsys, ["predict", model, tmp_path, "--json", "--transductive"])
+    alone = json.loads(said(capsys, ["predict", model, tmp_path, "--json"]).out)
+    for row, other in zip(json.loads(output.out), alone, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-9)  # one product or several
+    assert "e3bm: The photos seem to show only one or a few of the 3 classes, so they were answered sep" in output.err
+    Image.fromarray(picture("grass", 80)).save(tmp_path / "grass.png")
+    Image.fromarray(picture("brick", 80)).save(tmp_path / "brick.png")
+    both = [tmp_path / "0.png", tmp_path / "grass.png", tmp_path / "brick.png"]
+    assert "separately" not in said(capsys, ["predict", model, *both, "--transductive"]).err
 
 
 def test_paths_come_from_stdin_too(model, asked, capsys, monkeypatch):
@@ -146,6 +161,16 @@ def test_files_that_are_no_photos_are_named(model, photos, pretrained_run, asked
     assert f"note: Not used (an empty folder): {folder / 'sand'}.\n" in said(capsys, [*words, asked / "a.e3bm"]).out
     found = json.loads(said(capsys, [*words, asked / "b.e3bm", "--json"]).out)
     assert found["unused"] == [{"path": str(folder / "sand"), "reason": "an empty folder"}]
+
+
+def test_the_doctor_says_what_a_model_file_is(model, capsys):
+    lines = said(capsys, ["doctor", model]).out.splitlines()
+    assert lines[0].startswith("model file of e3bm ")
+    assert "3 classes, 12 labelled photos" in lines[0]
+    assert lines[1:] == ["  brick: 4", "  grass: 4", "  sky: 4", f"next: e3bm predict {model} PHOTO..."]
+    found = json.loads(said(capsys, ["doctor", model, "--json"]).out)
+    assert found["classes"] == {"brick": 4, "grass": 4, "sky": 4}
+    assert found["advice"] == f"e3bm predict {model} PHOTO..."
 
 
 def test_a_model_is_served_with_the_views_of_its_fit(model, capsys):
@@ -242,7 +267,8 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
         largest = misfits[rank - 1] if rank <= len(misfits) else 1
         for row, photo in zip(shares, photos, strict=True):
             inside = set(classes[1 - row <= largest]) | {classes[row.argmax()]}
-            assert inside == set(saved.predict(photo, coverage=coverage).prediction_set)
+            (answer,) = saved.predict_features(saved.features(photo), coverage=coverage)
+            assert inside == set(answer.prediction_set)
 
 
 def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):

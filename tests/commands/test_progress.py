@@ -40,6 +40,20 @@ def test_lines_have_numbers_and_the_time_left(clock, capsys):
     ]
 
 
+def test_the_first_steps_say_nothing_of_the_time_left(clock, capsys):
+    progress = LineProgress()
+    progress.begin("features", 60)
+    for step in range(1, 4):
+        clock[0] += 6
+        progress.advance(step)
+    assert capsys.readouterr().err.splitlines() == [
+        "features: 60 to do",
+        "features: 1/60",
+        "features: 2/60",
+        "features: 3/60, 342 s left",
+    ]
+
+
 def test_a_continued_run_counts_its_own_steps_for_the_time_left(clock, capsys):
     progress = LineProgress()
     progress.begin("meta-train MTL", 100, 80)
@@ -54,6 +68,9 @@ def test_a_bar_has_numbers_and_the_time_left():
     progress = BarProgress()
     progress.console = Console(file=io.StringIO(), force_terminal=True, width=160)
     with stage(progress, "meta-train [mine]", 10, 2):
+        progress.advance(4)
+        progress.bar.refresh()
+        assert ":" not in progress.console.file.getvalue().rsplit("4/10", 1)[1]  # too early for an estimate
         for step in range(3, 8):
             progress.advance(step, loss=1.25, tasks_per_second=32.0)
         progress.bar.refresh()

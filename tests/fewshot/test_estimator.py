@@ -56,7 +56,7 @@ def test_details_are_the_fields_of_a_prediction(digits):
     np.testing.assert_array_equal((sets >= 0).sum(1), model.prediction_sets(rest, 0.9).sum(1))
     np.testing.assert_array_equal(model.unknown(rest, recall=0.6), model.details(rest, recall=0.6)["unknown"])
     assert model.unknown(rest, recall=0.6).sum() > model.unknown(rest, recall=0.99).sum()
-    needed = f"{len(labels)} labelled examples could be left out"
+    needed = f"tested on only {len(labels)} rows"
     assert needed in model.why_all_classes(0.9999)
     assert model.why_all_classes(0.5) is None
 

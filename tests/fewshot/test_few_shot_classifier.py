@@ -1,6 +1,7 @@
 """FewShotClassifier: every form of input, the same answer to the last bit, and a sentence for what cannot be."""
 
 import io
+import shutil
 import threading
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 from e3bm import FewShotClassifier, Prediction
 from e3bm.errors import DataError, E3BMError
+from e3bm.fewshot.fitted_model import SuspiciousPhoto
 from photo_models import CLASSES, PIPELINE, network, picture, pictures, same_fit, support, unfitted, write_folder
 from recorded_progress import RecordedProgress
 
@@ -38,7 +40,10 @@ def test_a_prediction_says_everything(model):
 
 
 def test_sets_hold_the_best_class_first(model):
-    found = model.predict(picture("sky", 9), coverage=0.99)
+    with pytest.warns(
+        UserWarning, match="only 12 photos, so a set of 99 % contains every class; at least 99 photos in"
+    ):
+        found = model.predict(picture("sky", 9), coverage=0.99)
     assert found.prediction_set == tuple(sorted(CLASSES, key=lambda name: -found.probabilities[name]))
     assert "prediction_set" in found.as_json()
 
@@ -122,6 +127,12 @@ def test_wrong_labels_are_pointed_out_by_name(tmp_path):
     assert [one.name for one in unfitted().fit(photos).suspicions] == ["grass #7"]
 
 
+def test_odds_that_nobody_tested_are_not_shown():
+    said = [str(SuspiciousPhoto("7.jpg", "crow", "magpie", odds)) for odds in (12.4, 2114.0)]
+    assert said[0] == "7.jpg is in 'crow' and looks like 'magpie' (12 to 1)"
+    assert said[1].endswith("looks like 'magpie' (more than 100 to 1)")
+
+
 def test_what_is_odd_and_works_is_noted():
     photos = support(3)
     photos["sky"] = [*photos["sky"], photos["sky"][0]]
@@ -196,7 +207,7 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     folder = write_folder(tmp_path / "photos")
     for name in ("grass", "sky"):
         (folder / name / "bad.png").write_bytes((folder / name / "0.png").read_bytes()[:100])
-    named = r"grass.bad.png cannot be used: it is damaged: .*sky.bad.png cannot be used: .*\. "
+    named = r"grass.bad.png cannot be used: it is damaged: .*\n.*sky.bad.png cannot be used: .*\.\n"
     advice = (
         r"Remove or replace these 2 photos, or continue without: --skip-unreadable \(skip_unreadable=True in Python\)"
     )
@@ -208,6 +219,29 @@ def test_unreadable_photos_are_named_together_or_left_out(tmp_path):
     for file in (folder / "sky").iterdir():
         file.write_bytes(b"nothing")
     refused("No photo of class 'sky' can be used", unfitted().fit, folder, skip_unreadable=True)
+
+
+def test_what_is_no_picture_is_refused_before_a_photo_is_seen(tmp_path):
+    class Never(nn.Module):
+        def forward(self, images):
+            raise AssertionError("the network was asked")
+
+    folder = write_folder(tmp_path / "photos")
+    shutil.copy(folder / "sky" / "0.png", folder / "loose.png")
+    (folder / "sky" / "notes.txt").write_text("x")
+    for name in ("grass", "sky"):
+        (folder / name / "a.jpg").touch()
+    model = FewShotClassifier(Never(), pipeline=PIPELINE)
+    with pytest.raises(DataError) as found:
+        model.fit(folder)
+    assert str(found.value).splitlines() == [
+        f"{folder / 'grass' / 'a.jpg'} cannot be used: the file is empty.",
+        f"{folder / 'sky' / 'a.jpg'} cannot be used: the file is empty.",
+        f"Not used (not in a class folder): {folder / 'loose.png'}.",
+        f"Not used (unknown format .txt): {folder / 'sky' / 'notes.txt'}.",
+        "Remove or replace these 2 photos, or continue without: --skip-unreadable (skip_unreadable=True in Python).",
+    ]
+    assert unfitted().fit(folder, skip_unreadable=True).counts == dict.fromkeys(CLASSES, 4)
 
 
 def test_files_that_are_no_photos_are_named(tmp_path):
@@ -255,7 +289,9 @@ def test_any_module_serves_and_is_left_alone():
 def test_backbones_that_are_not_there(tmp_path):
     refused("no run folder or weights file .*nowhere; for a model from the Hugging Face hub write transformers:nowhere",
             FewShotClassifier, "nowhere")  # fmt: skip
-    refused("timm are loaded by transformers.*write transformers:timm/resnet18", FewShotClassifier, "timm:resnet18")
+    refused("There is no network 'Lite0'; did you mean lite0[?] Networks by name are lite0, lite2, lite0",
+            FewShotClassifier, "Lite0")  # fmt: skip
+    refused("'lite0_int8'; did you mean lite0-int8[?]", FewShotClassifier, "lite0_int8")
     refused("holds no run", FewShotClassifier, tmp_path)
     (tmp_path / "x.safetensors").write_bytes(b"no")
     refused("not a readable weights file", FewShotClassifier, tmp_path / "x.safetensors")

@@ -94,10 +94,16 @@ def test_one_shot_sets_hold_all_classes_and_say_why():
     model = fit(draw(), labels)
     assert model.left_out_accuracy is None
     assert model.sets(draw(), 0.9).all()
-    assert "0 labelled examples could be left out" in model.why_all_classes(0.9)
+    assert model.why_all_classes(0.9) == (
+        "With one photo per class there is nothing to test predictions on, so a set of 90 % contains every class; at "
+        "least 9 photos in classes of two or more are needed, or a lower coverage."
+    )
+    assert model.why_all_classes(0.95, "sentence").startswith("With one sentence per class there is nothing to test")
     draw, labels = clusters(4, 5)
     assert fit(draw(), labels).why_all_classes(0.9) is None
-    assert "20 labelled examples" in fit(draw(), labels).why_all_classes(0.96)
+    assert "tested on only 20 photos, so a set of 96 %" in fit(draw(), labels).why_all_classes(0.96)
+    assert "at least 24 photos" in fit(draw(), labels).why_all_classes(0.96)
+    assert "fit with calibrate=True" in fit(draw(), labels, calibrated=False).why_all_classes(0.5)
 
 
 def test_the_unknown_score_is_the_recall_at_which_an_example_would_still_be_called_unknown():

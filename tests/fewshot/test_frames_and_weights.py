@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_iris
 
-from e3bm import E3BMClassifier
-from e3bm.errors import SettingsError
+from e3bm import E3BMClassifier, TextClassifier
+from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.fitted_head import FitOptions, fit_head
 from e3bm.fewshot.prior.file import load_prior
 from photo_models import CLASSES, picture, same_fit, support, unfitted, write_folder
@@ -21,6 +21,46 @@ def test_columns_of_a_frame_are_photos_and_labels(pandas, tmp_path):
     rows = [{"path": str(path), "label": path.parent.name} for path in sorted(folder.rglob("*.png"))]
     frame = pandas.DataFrame(rows).sample(frac=1, random_state=1)
     assert same_fit(unfitted().fit(frame["path"], frame["label"]), unfitted().fit(folder))
+
+
+def test_a_whole_frame_is_photos_and_labels(pandas, tmp_path):
+    folder = write_folder(tmp_path / "photos")
+    rows = [{"n": 1, "path": path, "label": path.parent.name} for path in sorted(folder.rglob("*.png"))]
+    frame, whole = pandas.DataFrame(rows), unfitted().fit(folder)
+    assert same_fit(unfitted().fit(frame), whole)
+    assert same_fit(unfitted().fit(frame[["path"]], frame[["label"]]), whole)
+    assert same_fit(unfitted().fit(frame.rename(columns={"path": "where", "label": "Class"})), whole)
+    assert whole.predict(frame) == whole.predict(list(frame["path"])) == whole.predict(frame[["path"]])
+    np.testing.assert_array_equal(whole.predict_proba(frame), whole.predict_proba(frame["path"]))
+    assert whole.evaluate(frame).accuracy.value == whole.evaluate(folder).accuracy.value
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"a": ["x"], "b": ["y"]}, "has the columns a, b; expected a column path with the photos"),
+        ({"n": [1.0]}, "has the columns n; expected a column path"),
+        ({}, "has no columns; expected a column path"),
+        ({"path": ["x"], "n": [1]}, "has the columns path, n; expected a column label"),
+        ({"path": ["x", "y", "z"], "label": ["sky", None, float("nan")]}, "needs a label; 2 photos have none"),
+    ],
+)
+def test_a_frame_without_photos_or_labels_is_refused_by_its_columns(pandas, columns, words):
+    with pytest.raises(DataError, match=words):
+        unfitted().fit(pandas.DataFrame(columns))
+
+
+def test_sentences_of_a_frame(pandas):
+    model = TextClassifier(lambda texts: np.array([[len(text), text.count("o") + 1.0] for text in texts]))
+    frame = pandas.DataFrame({"text": ["no", "oo", "longer words", "as long as"], "label": ["a", "a", "b", "b"]})
+    model.fit(frame)
+    assert model.counts == {"a": 2, "b": 2}
+    found = model.predict(frame.drop(columns="label"))
+    assert found == model.predict(list(frame["text"]))
+    assert model.predict(frame.rename(columns={"text": "what they wrote"})) == found
+    assert model.add_shots("a", pandas.DataFrame({"text": ["on"]})).counts["a"] == 3
+    with pytest.raises(DataError, match="has the columns x, y; expected a column text with the sentences"):
+        model.predict(pandas.DataFrame({"x": ["a"], "y": ["b"]}))
 
 
 def test_predictions_become_a_frame(pandas, tmp_path):

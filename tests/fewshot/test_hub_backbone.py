@@ -26,6 +26,9 @@ class Vision(nn.Module):
         return {"last_hidden_state": torch.cat([tokens.mean(1, keepdim=True), tokens], 1)}
 
 
+OF_TIMM = {"input_size": [3, 32, 32], "crop_pct": 0.8, "interpolation": "bicubic", "mean": [0.4] * 3, "std": [0.2] * 3}
+
+
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """What the library was asked for; its one model is called 'some/vision'."""
@@ -36,6 +39,10 @@ def asked(tmp_path, monkeypatch):
 
     def from_pretrained(name, **settings):
         questions.append((name, settings))
+        if name == "timm/resnet18":
+            found = Vision()
+            found.config = SimpleNamespace(pretrained_cfg=OF_TIMM)
+            return found
         if name != "some/vision":
             raise OSError(f"{name} is not a local folder\nand more lines")
         return Vision()
@@ -59,6 +66,18 @@ def test_a_model_brings_its_preprocessing(asked, tmp_path):
         picture("sky", 9)
     )
     assert asked[-1][1]["local_files_only"] is True  # a file alone makes nothing be fetched
+
+
+def test_models_of_timm_by_their_own_prefix(asked, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace())
+    model = FewShotClassifier("timm:resnet18").fit(support())
+    assert asked[-1][0] == "timm/resnet18"
+    assert str(model.extractor.pipeline) == "resize 40 bicubic, centre_crop 32, normalise none"
+    assert model.predict(picture("sky", 9)).label == "sky"
+    for library in ("timm", "transformers"):
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(SettingsError, match=r"'timm:resnet18' needs .*; run: pip install transformers timm$"):
+            FewShotClassifier("timm:resnet18")
 
 
 def test_what_cannot_be_loaded_is_said(asked):

@@ -106,7 +106,8 @@ def test_fitted_and_loaded_models_hold_their_numbers_in_one_form(pretrained_run,
     for way, found in loaded.items():
         assert layout(found) == expected, way
         assert found.to_bytes() == made.to_bytes()
-        assert found.predict(ASKED, coverage=0.9) == made.predict(ASKED, coverage=0.9), way
+        rows = made.features(ASKED)
+        assert found.predict_features(rows, coverage=0.9) == made.predict_features(rows, coverage=0.9), way
         assert found.predict_batch(ASKED) == made.predict_batch(ASKED), way
 
 
@@ -261,7 +262,7 @@ def rewrite(path, about, tensors):
         ("levels", [float("nan")] * 11, "not usable number"),
         ("trust", {}, "cannot be used"),
         ("options", {"recall": 7}, "recall"),
-        ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "doubts a photo"),
+        ("suspicions", [{"position": 99, "label": 0, "looks_like": 1, "odds": 2}], "calls a photo doubtful"),
         ("pipeline", "resize 1000000, centre_crop 16, normalise cifar", "not one for photos"),
         ("pipeline", "channels 1000000, normalise none", "not one for photos"),
         ("pipeline", "flip, normalise cifar", "not one for photos"),

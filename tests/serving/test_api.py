@@ -54,7 +54,7 @@ def test_sets_and_the_threshold_of_unknown_photos_can_be_asked_for(visitor, glyp
     asked = visitor.photos("/predict", photo, coverage="0.99", recall="0.5").json()
     (found,) = asked["predictions"]
     assert set(found["prediction_set"]) == set(CHARACTERS)
-    assert "hold every class" in asked["note"]
+    assert "contains every class" in asked["note"]
     assert found["unknown"] == (found["unknown_score"] > 0.5)
     for words in ({"coverage": "2"}, {"recall": "much"}, {"recall": "0.1"}, {"coverage": "0.9", "together": "true"}):
         assert visitor.photos("/predict", photo, **words).status_code == 422

@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # each of them would take a good part of the time of a predic
     from e3bm.settings import AnySettings
 
 PLAIN_SECONDS = 5.0
+STEPS_BEFORE_ESTIMATE = 3
+"""From so many steps on the time left is estimated: the first ones also load and warm up what they use."""
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 PEER_GONE = re.compile(r"peer|gloo|nccl|socket|connection|store|timed out|DistBackend|DistNetwork", re.IGNORECASE)
 STEERING = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
@@ -212,14 +214,20 @@ class BarProgress:
         self.numbers: dict[str, float] = {}
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
+        from rich.text import Text
+
+        class TimeLeft(TimeRemainingColumn):
+            def render(self, task: Task) -> Text:
+                known = task.completed - done >= STEPS_BEFORE_ESTIMATE
+                return super().render(task) if known else Text()
 
         self.end()
         self.numbers = {}
         self.bar = Bar(
             TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False), TimeRemainingColumn(), console=self.console,
+            TextColumn("{task.fields[numbers]}", markup=False), TimeLeft(), console=self.console,
         )  # fmt: skip
         self.bar.start()
         self.task = self.bar.add_task(title, total=total, completed=done, numbers="")
@@ -259,7 +267,8 @@ class LineProgress:
         if time.monotonic() - self.shown > PLAIN_SECONDS and done < self.total:
             self.shown = time.monotonic()
             speed = (done - self.first) / (self.shown - self.started)
-            left = f", {(self.total - done) / speed:.0f} s left" if speed else ""
+            known = done - self.first >= STEPS_BEFORE_ESTIMATE
+            left = f", {(self.total - done) / speed:.0f} s left" if known else ""
             self.say(f"{self.title}: {done}/{self.total}{_words(self.numbers, ' ')}{left}")
 
     def end(self) -> None:

@@ -5,6 +5,7 @@ extra `transformers`. They were tried with version 5.22 on small untrained DINOv
 folders; no model was fetched.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from e3bm.settings import read_settings
 
 INSIDE = "backbone."
 """What the names of a backbone's weights begin with, in a checkpoint of a learner and in a model file."""
+TIMM_CROP = 0.875
+"""The share of a scaled image that timm keeps where a model does not state one."""
 
 
 def module_extractor(module: nn.Module, pipeline: str | None) -> FeatureExtractor:
@@ -185,8 +188,12 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
         model = transformers.AutoModel.from_pretrained(
             name, local_files_only=only_stored, use_safetensors=True, trust_remote_code=False
         )
-        place = transformers.utils.cached_file(name, "preprocessor_config.json", local_files_only=only_stored)
-        stated = dict(parse_json(Path(place).read_bytes()))
+        of_timm = getattr(getattr(model, "config", None), "pretrained_cfg", None)
+        if of_timm:
+            stated = _timm_preprocessing(of_timm)
+        else:
+            place = transformers.utils.cached_file(name, "preprocessor_config.json", local_files_only=only_stored)
+            stated = dict(parse_json(Path(place).read_bytes()))
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SettingsError(f"The model '{name}' cannot be loaded by transformers: {first}") from None
@@ -197,6 +204,18 @@ def hub_extractor(name: str, pipeline: str | None = None, *, only_stored: bool =
     steps = _stated_pipeline(stated) if pipeline is None else _one_pipeline(pipeline)
     origin = BackboneOrigin("transformers", name, weights_digest(network))
     return FeatureExtractor(network, steps, 3, origin)
+
+
+def _timm_preprocessing(stated: dict[str, Any]) -> dict[str, Any]:
+    """What a model of timm states about its images, in the words of the others."""
+    crop = int(stated["input_size"][-1])
+    return {
+        "size": math.floor(crop / float(stated.get("crop_pct") or TIMM_CROP)),
+        "crop_size": crop,
+        "resample": 3 if stated.get("interpolation") == "bicubic" else 2,
+        "image_mean": list(stated["mean"]),
+        "image_std": list(stated["std"]),
+    }
 
 
 def _stated_pipeline(stated: dict[str, Any]) -> Pipeline:

@@ -168,7 +168,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
     def why_all_classes(self, coverage: float = 0.9) -> str | None:
         """Why prediction sets of this coverage hold every class; None where they need not."""
         check_is_fitted(self)
-        return self.head_.why_all_classes(coverage)
+        return self.head_.why_all_classes(coverage, "row")
 
     def _now(self, X: Any) -> tuple[Self, np.ndarray]:
         """The estimator as it is at this moment, whatever is fitted meanwhile, and the rows as it takes them."""

@@ -1,5 +1,6 @@
 """FewShotClassifier: a classifier of photos from a few examples of each class."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.fitted_head import FitOptions
 from e3bm.fewshot.fitted_model import FittedModel, Influence, SuspiciousPhoto, fit_model
+from e3bm.fewshot.learning.label_files import frame_examples
 from e3bm.fewshot.model_file import model_bytes, parse_fit, parse_origin, parse_views, read_model, save_model
 from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restore_backbone
 from e3bm.fewshot.prediction import Prediction, Predictions
@@ -69,7 +71,7 @@ class FewShotClassifier:
         progress: Progress | None = None,
     ) -> "FewShotClassifier":
         """Learn from a folder with a subfolder per class, a CSV file (path, label), Label Studio's JSON, a mapping from
-        classes to photos, or photos and labels (lists, or columns of a pandas frame).
+        classes to photos, photos and labels, or a pandas frame (path, label).
 
         With ``small_pictures`` the model holds a small picture of each photo for the page of `e3bm serve`; else it
         holds no pixels. Photos that are added later are treated alike.
@@ -82,6 +84,7 @@ class FewShotClassifier:
                 self.extractor,
                 skip_unreadable=skip_unreadable,
                 small_pictures=small_pictures,
+                unused=photos.unused,
                 progress=progress,
             )
         return self._refit(read.shots, notes=read.skipped, unused=photos.unused)
@@ -138,7 +141,7 @@ class FewShotClassifier:
 
     def features(self, photos: Photo | Iterable[Photo]) -> Float32[np.ndarray, "N D"]:
         """The backbone's features: all that is ever kept of a photo."""
-        return self.extractor(as_photos(photos)[0])
+        return self.extractor(self._asked(photos)[0])
 
     @overload
     def predict(
@@ -153,9 +156,13 @@ class FewShotClassifier:
     def predict(self, photos: Any, *, coverage: float | None = None, recall: float | None = None) -> Any:
         """A Prediction for one photo, a list for several; ``coverage`` (such as 0.9) asks for prediction sets too.
 
-        A ``recall`` replaces that of the fit: photos whose ``unknown_score`` is above it are called unknown.
+        A ``recall`` replaces that of the fit: photos whose ``unknown_score`` is above it are called unknown. Where sets
+        of this coverage hold every class, a warning says why.
         """
-        fitted, (some, single) = self.fitted, as_photos(photos)
+        fitted, (some, single) = self.fitted, self._asked(photos)
+        reason = None if coverage is None else self.why_all_classes(coverage)
+        if reason:
+            warnings.warn(reason, stacklevel=2)
         found = fitted.predict(self.extractor(some), coverage, recall) if some else []
         return found[0] if single else Predictions(found, _paths(some))
 
@@ -167,11 +174,11 @@ class FewShotClassifier:
 
     def why_all_classes(self, coverage: float) -> str | None:
         """Why prediction sets of this coverage hold every class; None where they need not."""
-        return self.fitted.head.why_all_classes(coverage)
+        return self.fitted.head.why_all_classes(coverage, self.extractor.noun)
 
     def predict_batch(self, photos: Iterable[Photo], *, recall: float | None = None) -> Predictions:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
-        some = as_photos(photos)[0]
+        some = self._asked(photos)[0]
         found = self.predict_batch_features(self.extractor(some), recall=recall) if some else []
         return Predictions(found, _paths(some))
 
@@ -183,7 +190,7 @@ class FewShotClassifier:
 
     def predict_proba(self, photos: Photo | Iterable[Photo]) -> Float[np.ndarray, "N W"]:
         """Calibrated probabilities, a column for each of ``classes``."""
-        fitted, some = self.fitted, as_photos(photos)[0]
+        fitted, some = self.fitted, self._asked(photos)[0]
         found = fitted.predict(self.extractor(some)) if some else []
         return np.array([list(one.probabilities.values()) for one in found]).reshape(-1, len(fitted.classes))
 
@@ -370,6 +377,10 @@ class FewShotClassifier:
         """More examples of a class, with small pictures where the model holds those of the others."""
         drawn = bool(self.fitted.pictures)
         return read_shots({name: self._listed(photos)}, self.extractor, small_pictures=drawn).shots[name]
+
+    def _asked(self, photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
+        """A list of photos, and whether a single one was given."""
+        return as_photos(frame_examples(photos, self.extractor.noun))
 
     def _refit(
         self,

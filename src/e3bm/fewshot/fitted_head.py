@@ -110,15 +110,26 @@ class FittedHead:
         """The same head with another threshold for unknown examples; None leaves it as it is."""
         return self if recall is None else replace(self, options=replace(self.options, recall=recall))
 
-    def why_all_classes(self, coverage: float) -> str | None:
-        """Why prediction sets of this coverage hold every class; None where they need not."""
+    def why_all_classes(self, coverage: float, noun: str = "photo") -> str | None:
+        """Why prediction sets of this coverage hold every class; None where they need not. ``noun`` is one example."""
         if set_threshold(self.misfits, coverage) < 1:
             return None
-        needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+        needed, tested = math.ceil(coverage / (1 - coverage) - 1e-9), len(self.misfits)
+        outcome = f"so a set of {100 * coverage:g} % contains every class"
+        if not self.options.calibrated:
+            return f"Without calibration predictions are not tested, {outcome}; fit with calibrate=True."
+        needs = f"at least {needed:,} {noun}s in classes of two or more are needed, or a lower coverage."
+        if max(self.counts) == 1:
+            return f"With one {noun} per class there is nothing to test predictions on, {outcome}; {needs}"
+        return f"Predictions can be tested on only {tested:,} {noun}{'s' * (tested != 1)}, {outcome}; {needs}"
+
+    def why_separate(self, features: Float[np.ndarray, "N D"], noun: str = "photo") -> str | None:
+        """Why examples that are to be used together are answered separately; None where they are not."""
+        if not is_one_sided(self.scores(features).argmax(-1), len(self.counts)):
+            return None
         return (
-            f"Sets of {100 * coverage:g} % hold every class: only {len(self.misfits)} labelled examples could be left "
-            f"out to see how predictions fail, and {needed} are needed; add examples to each class, or ask for a "
-            f"lower coverage."
+            f"The {noun}s seem to show only one or a few of the {len(self.counts)} classes, so they were answered "
+            "separately: used together, they would be spread over all classes."
         )
 
     @property
@@ -156,7 +167,7 @@ class FittedHead:
         from e3bm.fewshot.prior.together import scores_together
 
         alone, head = self.predict(features), EnsembleHead.of(self.ensemble)
-        if is_one_sided(alone.labels, head.ways):
+        if is_one_sided(alone.labels, len(self.counts)):
             return alone
         learner = prior.learner_together(head.centre.dtype)
         parts = []

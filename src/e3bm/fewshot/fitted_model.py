@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from e3bm.fewshot.prior.file import FewShotPrior
 
 
+MOST_ODDS = 100
+"""Larger odds against a label are not shown as numbers: nobody has tested them."""
+
+
 @dataclass(frozen=True)
 class SuspiciousPhoto:
     """A labelled photo that the others contradict."""
@@ -29,6 +33,10 @@ class SuspiciousPhoto:
     looks_like: str
     odds: float
     """How many times likelier the other class is."""
+
+    def __str__(self) -> str:
+        odds = f"more than {MOST_ODDS}" if self.odds > MOST_ODDS else f"{self.odds:.0f}"
+        return f"{self.name} is in '{self.label}' and looks like '{self.looks_like}' ({odds} to 1)"
 
 
 @dataclass(frozen=True)

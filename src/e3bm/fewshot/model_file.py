@@ -146,7 +146,7 @@ def read_model(path: Path, content: bytes | None = None) -> tuple[dict[str, Any]
         )
     # The text too, letter by letter: another last digit of a number may be the same number, and was not saved.
     if digest != content_digest(about, tensors) or texts[ABOUT] != _text({**about, DIGEST: digest}):
-        raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
+        raise CheckpointError(f"{path} is damaged: its content is not what was saved; restore it from a copy.")
     return about, tensors
 
 
@@ -228,10 +228,10 @@ def _head_of(about: dict[str, Any], tensors: dict[str, np.ndarray], ways: int) -
     ensemble = _ensemble_of(tensors, ways, unit_length=options.unit_length)
     known = [float(each) for each in about["trust"]["known"]]
     if len(known) != 3 * (1 + len(ensemble.facts)) or not all(map(math.isfinite, known)):
-        raise CheckpointError("its numbers of trust are not readable")
+        raise CheckpointError("its calibration numbers cannot be read")
     counts = tuple(int(count) for count in about["counts"])
     if len(counts) != ways or min(counts) < 1:
-        raise CheckpointError(f"it has {ways} classes and {len(counts)} numbers of photos")
+        raise CheckpointError(f"its numbers of photos do not fit its {ways} classes")
     temperature, levels = float(about["temperature"]), _levels_of(about, options.recall)
     if not (np.isfinite(levels).all() and (np.diff(levels) >= 0).all() and COLDEST <= temperature <= HOTTEST):
         raise CheckpointError(f"its temperature {temperature} or thresholds {levels.tolist()} are not usable numbers")
@@ -242,7 +242,7 @@ def _head_of(about: dict[str, Any], tensors: dict[str, np.ndarray], ways: int) -
     )
     for one in suspicions:
         if not (0 <= one.position < sum(counts) and 0 <= one.label < ways and 0 <= one.looks_like < ways):
-            raise CheckpointError("it doubts a photo that it does not have")
+            raise CheckpointError("it calls a photo doubtful that it does not have")
     head = FittedHead(
         ensemble=ensemble,
         trust=about["trust"],

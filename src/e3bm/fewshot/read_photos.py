@@ -1,5 +1,6 @@
 """Photos to labelled features: folders, archives, mappings or lists with labels to the shots of each class."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,10 +10,28 @@ import numpy as np
 
 from e3bm.array_types import Float32
 from e3bm.data.read.decode import small_jpeg
-from e3bm.data.read.photos import Photo, UnusedFile, as_photos, photo_name, photo_pixels, photos_by_class, photos_in
+from e3bm.data.read.photos import (
+    MOST_NAMED,
+    Photo,
+    UnusedFile,
+    as_photos,
+    photo_name,
+    photo_pixels,
+    photos_by_class,
+    photos_in,
+    unused_sentences,
+    why_no_picture,
+)
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
-from e3bm.fewshot.learning.label_files import check_not_missing, is_label_file, read_label_file
+from e3bm.fewshot.learning.label_files import (
+    check_not_missing,
+    frame_examples,
+    frame_labels,
+    is_frame,
+    is_label_file,
+    read_label_file,
+)
 from e3bm.fewshot.support_set import (
     PICTURE_SIDE,
     Shots,
@@ -68,18 +87,21 @@ def open_photos(
     elif isinstance(source, Mapping):
         if labels is not None:
             raise DataError(f"Labels go with a list of {noun}s; in a mapping the keys are the classes.")
-        yield LabelledPhotos({_class_name(name): list_photos(photos) for name, photos in source.items()})
+        yield LabelledPhotos({_class_name(name): list_photos(photos, noun) for name, photos in source.items()})
+    elif is_frame(source) and labels is None:
+        yield LabelledPhotos(_labelled(frame_examples(source, noun), frame_labels(source), noun))
     elif labels is None:
         raise DataError(f"A list of {noun}s needs a label for each: fit({noun}s, labels).")
     else:
-        yield LabelledPhotos(_labelled(as_photos(source)[0], labels, noun))
+        labels = frame_labels(labels) if is_frame(labels) else labels
+        yield LabelledPhotos(_labelled(as_photos(frame_examples(source, noun))[0], labels, noun))
 
 
-def list_photos(photos: Photo | Iterable[Photo]) -> list[Photo]:
-    """A list of photos; a folder stands for all photos in it."""
+def list_photos(photos: Photo | Iterable[Photo], noun: str = "photo") -> list[Photo]:
+    """A list of photos; a folder stands for all photos in it, a data frame for those of its column."""
     if isinstance(photos, str | Path) and Path(photos).is_dir():
         return list(photos_in(Path(photos))[0])
-    return as_photos(photos)[0]
+    return as_photos(frame_examples(photos, noun))[0]
 
 
 def check_classes(photos: Mapping[str, Sequence[Photo]], noun: str = "photo") -> None:
@@ -94,6 +116,8 @@ def check_source(source: Source, *, skip_missing: bool = False) -> None:
     with open_photos(source, None, skip_missing=skip_missing) as photos:
         check_classes(photos.by_class)
         check_number_of_classes(photos.by_class)
+        if not skip_missing:
+            _refuse_at_first_sight(photos.by_class, photos.unused, "photo")
 
 
 def read_shots(
@@ -102,14 +126,18 @@ def read_shots(
     *,
     skip_unreadable: bool = False,
     small_pictures: bool = False,
+    unused: Sequence[UnusedFile] = (),
     progress: Progress | None = None,
 ) -> ReadShots:
     """The features of all photos and, where asked for, small pictures.
 
-    Photos that cannot be read are named together, in one error or as skipped.
+    Photos that cannot be read are named together, in one error or as skipped. The error also names the ``unused`` files
+    of their folder. Empty files and the like are refused before any photo is decoded.
     """
     noun = extractor.noun
     check_classes(photos, noun)
+    if not skip_unreadable:
+        _refuse_at_first_sight(photos, unused, noun)
     progress, done = progress or Silent(), 0
     shots, failures = {}, []
     with stage(progress, "features", sum(map(len, photos.values()))):
@@ -131,7 +159,7 @@ def read_shots(
                 shots[name] = Shots(np.stack(rows), tuple(kept), tuple(drawn))
             elif skip_unreadable:
                 raise DataError(f"No {noun} of class '{name}' can be used; the first: {failures[-len(some)]}")
-    refuse_unreadable(failures, skip=skip_unreadable, noun=noun)
+    refuse_unreadable(failures, skip=skip_unreadable, noun=noun, unused=unused)
     return ReadShots(shots, tuple(failures))
 
 
@@ -168,23 +196,46 @@ def read_features(
     return ReadFeatures(np.stack([row for _, row in kept]), tuple(place for place, _ in kept), tuple(failures))
 
 
-def refuse_unreadable(failures: Sequence[str], *, skip: bool, noun: str = "photo") -> None:
-    """One error for all photos that cannot be read, unless they are to be skipped."""
+def refuse_unreadable(
+    failures: Sequence[str], *, skip: bool, noun: str = "photo", unused: Sequence[UnusedFile] = ()
+) -> None:
+    """One error for all photos that cannot be read, unless they are to be skipped: a line each, if there are several.
+
+    Then come the ``unused`` files of their folder: whoever repairs the one may want to repair the other.
+    """
     if failures and not skip:
         which = "it" if len(failures) == 1 else f"these {len(failures)} {noun}s"
-        raise DataError(
-            f"{' '.join(failures)} Remove or replace {which}, or continue without: --skip-unreadable "
-            "(skip_unreadable=True in Python)."
-        )
+        more = [f"And {len(failures) - MOST_NAMED} more cannot be used."] if len(failures) > MOST_NAMED else []
+        lines = [*failures[:MOST_NAMED], *more, *unused_sentences(unused)]
+        advice = f"Remove or replace {which}, or continue without: --skip-unreadable (skip_unreadable=True in Python)."
+        raise DataError(("\n" if len(lines) > 1 else " ").join([*lines, advice]))
+
+
+def _refuse_at_first_sight(photos: Mapping[str, Sequence[Photo]], unused: Sequence[UnusedFile], noun: str) -> None:
+    """Refuse files that are empty or no pictures, which shows without decoding any."""
+    found = [(photo, why_no_picture(photo)) for some in photos.values() for photo in some]
+    failures = [f"{photo_name(photo, noun)} cannot be used: {why}." for photo, why in found if why is not None]
+    refuse_unreadable(failures, skip=False, noun=noun, unused=unused)
 
 
 def _labelled(photos: list[Photo], labels: Sequence[object], noun: str) -> dict[str, list[Photo]]:
     if len(photos) != len(labels):
         raise DataError(f"Every {noun} needs a label; found {len(photos)} {noun}s and {len(labels)} labels.")
+    missing = [row for row, label in enumerate(labels, 1) if _is_missing(label)]
+    if missing:
+        which = f"{noun} {missing[0]} has" if len(missing) == 1 else f"{len(missing)} {noun}s have"
+        raise DataError(f"Every {noun} needs a label; {which} none (None or NaN).")
     found: dict[str, list[Photo]] = {}
     for photo, label in zip(photos, labels, strict=True):
         found.setdefault(_class_name(label), []).append(photo)
     return found
+
+
+def _is_missing(label: object) -> bool:
+    """Whether it stands for no value: None, NaN, or what pandas writes in place of these."""
+    if isinstance(label, float):
+        return math.isnan(label)
+    return label is None or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _class_name(label: object) -> str:

@@ -310,6 +310,12 @@ def with_one(features: Float[Tensor, "T N D"]) -> Float[Tensor, "T N D1"]:
     return functional.pad(features, (0, 1), value=1.0)
 
 
+def _gigabytes(size: int) -> str:
+    """A number of bytes that can be read at a glance."""
+    found = size / 1e9
+    return f"{found:,.1f} GB" if found < 1000 else f"{found:,.0f} GB" if found < 1e6 else "more than a million GB"
+
+
 def _check_memory(particles: int, ways: int, features: int) -> None:
     """Differences of all pairs of particles, in float32 and for one task, must fit into half the machine's memory."""
     if sys.platform == "win32":
@@ -319,7 +325,7 @@ def _check_memory(particles: int, ways: int, features: int) -> None:
     if needed > machine / 2:
         raise SettingsError(
             f"The distances between {particles} particles of {ways} x {features + 1} numbers need "
-            f"{needed / 1e9:.1f} GB for one task, but this machine has {machine / 1e9:.1f}; use fewer particles."
+            f"{_gigabytes(needed)} for one task, but this machine has {_gigabytes(machine)}; use fewer particles."
         )
 
 

@@ -112,9 +112,17 @@ def test_ones_own_folder(photos):
     report = see(photos)
     assert report.variant == "folder of images: class folders (folder)"
     assert report.as_json()["splits"] == {"all": {"classes": 8, "images": 24}}
+    assert f"Run 'e3bm fit {photos} --out photos.e3bm'" in report.advice
     assert "e3bm prepare photos --source" in report.advice
     assert len(report.sizes) == 24
     assert report.smallest_class[1] == report.largest_class[1] == 3
+
+
+def test_an_empty_class_folder_is_a_finding(photos):
+    (photos / "nothing yet").mkdir()
+    report = see(photos)
+    assert report.as_json()["splits"] == {"all": {"classes": 8, "images": 24}}
+    assert f"The class folder 'nothing yet' in {photos} has no images; add some or remove it." in report.findings
 
 
 def test_a_few_classes_of_a_known_set_are_a_folder_of_ones_own(tmp_path, write):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 
 from e3bm.data.read import decode
 from e3bm.data.read.decode import image_size, is_image_name
-from e3bm.data.read.photos import UnusedFile, photo_pixels, photos_by_class, photos_in, unused_sentences
+from e3bm.data.read.photos import UnusedFile, photo_pixels, photos_by_class, photos_in, unused_sentences, why_no_picture
 from e3bm.errors import DataError
 from photo_models import CLASSES, picture, write_folder
 
@@ -125,6 +126,37 @@ def test_photos_of_phones_say_what_to_install(tmp_path, monkeypatch):
         photo_pixels(folder / "sky" / "x.heic")
 
 
+@pytest.mark.parametrize("inside", ["", "data/"])
+def test_photos_beside_the_class_folders_are_named_and_not_used(tmp_path, inside):
+    folder = write_folder(tmp_path / "photos" / inside, 2)
+    shutil.copy(folder / "sky" / "0.png", tmp_path / "photos" / "loose.png")
+    with photos_by_class(tmp_path / "photos") as found:
+        assert {name: len(photos) for name, photos in found.by_class.items()} == dict.fromkeys(CLASSES, 2)
+        assert found.unused == (UnusedFile(str(tmp_path / "photos" / "loose.png"), "not in a class folder"),)
+
+
+def test_what_is_no_picture_is_seen_by_its_first_bytes(tmp_path):
+    folder = write_folder(tmp_path / "photos", 1)
+    for kind in ("png", "jpg", "gif", "bmp", "tiff", "webp", "ppm", "tga"):
+        Image.open(folder / "sky" / "0.png").save(tmp_path / f"a.{kind}")
+        assert why_no_picture(tmp_path / f"a.{kind}") is None
+    shutil.copy(tmp_path / "a.tga", tmp_path / "tga.jpg")  # has no beginning of its own
+    assert why_no_picture(tmp_path / "tga.jpg") is None
+    (tmp_path / "empty.jpg").touch()
+    assert why_no_picture(tmp_path / "empty.jpg") == "the file is empty"
+    (tmp_path / "page.jpg").write_text("<!doctype html><p>not found")
+    assert why_no_picture(tmp_path / "page.jpg") == (
+        "it is not a picture in a format that can be read (it begins with '<!doctyp')"
+    )
+    assert why_no_picture(tmp_path / "none.jpg") is None  # whoever reads it says so
+    assert why_no_picture(str(tmp_path / "empty.jpg")) is None  # a string may be a sentence
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        archive.writestr("a/empty.jpg", b"")
+        archive.write(folder / "sky" / "0.png", "b/0.png")
+    with photos_by_class(tmp_path / "photos.zip") as found:
+        assert [why_no_picture(photos[0]) for photos in found.by_class.values()] == ["the file is empty", None]
+
+
 def test_other_things_are_refused(tmp_path):
     def refused(source, sentence):
         with pytest.raises(DataError, match=sentence), photos_by_class(source):
@@ -141,7 +173,7 @@ def test_other_things_are_refused(tmp_path):
     with photos_by_class(one, one_class=True) as found:
         assert {name: len(photos) for name, photos in found.by_class.items()} == {"sky": 2}
     refused(one / "sky" / "0.png", "is a single file")
-    loose = write_folder(tmp_path / "loose", 1)
+    loose = write_folder(tmp_path / "loose", 1, ("sky",))
     shutil.copy(loose / "sky" / "0.png", loose / "x.png")
     refused(loose, "'x.png' in .* is not in a class folder; move it into one or remove it")
     for name in ("y.png", "z.png"):

@@ -47,7 +47,8 @@ def test_numbers_are_those_counted_by_hand(model, asked, found):
     wrong = [one for label, one in known if label != one.label] + [one for one in answers["sand"] if not one.unknown]
     assert len(found.mistakes) == len(wrong) > 0
     for row in found.coverages:
-        sets = [model.predict(photo, coverage=row.asked).prediction_set for _, photo in asked if _ != "sand"]
+        rows = model.features([photo for label, photo in asked if label != "sand"])
+        sets = [one.prediction_set for one in model.predict_features(rows, coverage=row.asked)]
         assert row.size == pytest.approx(np.mean([len(one) for one in sets]))
 
 

@@ -123,7 +123,7 @@ def test_the_folder_of_missing_photos_is_named_in_full(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "inside")
     with pytest.raises(DataError) as caught:
         read_label_file(Path("../a.csv"))
-    assert str(caught.value).endswith(f"paths start at its folder, {tmp_path.resolve()}.")
+    assert str(caught.value).endswith(f"paths are relative to its folder, {tmp_path.resolve()}.")
 
 
 def test_bytes_that_are_no_text_are_a_sentence(tmp_path):

@@ -56,7 +56,7 @@ def run(words: Sequence[str]) -> int:
     photos = "1 photo" if count == 1 else f"{count} photos"
     show(f"now:    {after.label}, {100 * after.confidence:.1f} % ('{options.label}' has {photos} now)")
     for one in model.suspicions:
-        show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
+        show(f"doubtful: {one}")
     former = "" if backup is None else f" (as it was before: {shlex.quote(str(backup))})"
     show(f"saved {shlex.quote(str(out))}{former}")
     return 0

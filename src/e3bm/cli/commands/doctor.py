@@ -1,5 +1,6 @@
 """`e3bm doctor`."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ class Options:
     """What to look at."""
 
     path: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """A folder, archive or files of images, or a prepared data set."""
+    """A folder, archive or files of images, a prepared data set, or a model file of `e3bm fit`."""
     workers: int = 2
     """Decoding processes."""
     json: bool = False
@@ -27,6 +28,8 @@ class Options:
 def run(words: Sequence[str]) -> int:
     about = "What a data file or folder contains, whether it is complete, and what to run next."
     options = parse(Options, words, "doctor", about)
+    if len(options.path) == 1 and options.path[0].suffix == ".e3bm" and options.path[0].is_file():
+        return _model(options.path[0], as_json=options.json)
     from e3bm.data.inspect.doctor import doctor
 
     report = doctor(options.path, workers=options.workers, progress=progress_here())
@@ -47,4 +50,26 @@ def run(words: Sequence[str]) -> int:
     for broken in report.unreadable:
         show(f"  unreadable: {broken.path}: {broken.reason}")
     show(f"next: {report.advice}")
+    return 0
+
+
+def _model(path: Path, *, as_json: bool) -> int:
+    """What a model file is, read as a file: its network need not be installed here."""
+    from e3bm.fewshot.model_file import parse_fit, parse_origin, read_model
+
+    about, tensors = read_model(path)
+    fitted, (origin, _, _) = parse_fit(path, about, tensors), parse_origin(path, about)
+    counts, text = dict(zip(fitted.classes, fitted.head.counts, strict=True)), origin.kind == "text"
+    use = f"TextClassifier.load({str(path)!r})" if text else f"e3bm predict {shlex.quote(str(path))} PHOTO..."
+    if as_json:
+        print_json({"variant": "model file", "classes": counts, "backbone": origin.name, "advice": use})
+        return 0
+    noun = "sentence" if text else "photo"
+    made = about.get("made_by", "e3bm")
+    show(f"model file of {made}: {len(counts)} classes, {sum(counts.values())} labelled {noun}s, {origin.name}")
+    for name, count in counts.items():
+        show(f"  {name}: {count}")
+    if fitted.support is None:
+        show(f"  without the features of its {noun}s: its classes cannot be changed")
+    show(f"next: {use}")
     return 0

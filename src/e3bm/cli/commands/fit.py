@@ -111,23 +111,16 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
     if model.left_out_accuracy is None:
         show("left-out accuracy: not known, since no class has two photos")
     else:
-        show(
-            f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (each photo predicted by a fit without it, "
-            "with one photo of its class less)"
-        )
+        show(f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (each photo predicted by a fit on the others)")
         alone = [name for name, count in counts.items() if count == 1]
         if model.expected_accuracy is None:
-            show(
-                f"expected on new photos: not known, since {', '.join(alone)} has only one photo, which cannot be "
-                f"left out"
-            )
+            have = f"{', '.join(alone)} {'has' if len(alone) == 1 else 'have'} only one photo"
+            show(f"expected on new photos: not known, since {have}, which cannot be left out")
         else:
-            expected, photos = 100 * model.expected_accuracy, sum(counts.values())
-            show(
-                f"expected on new photos: about {expected:.0f} % (corrected for that one photo; {photos} were left out)"
-            )
+            expected = 100 * model.expected_accuracy
+            show(f"expected on new photos: about {expected:.0f} % (those fits had one photo fewer to learn from)")
     for one in model.suspicions:
-        show(f"doubtful: {one.name} is in '{one.label}' and looks like '{one.looks_like}' ({one.odds:.0f} to 1)")
+        show(f"doubtful: {one}")
     for note in model.notes:
         show(f"note: {note}")
     drawn = ", with small pictures of the photos" if model.fitted.pictures else ""

@@ -44,7 +44,7 @@ class Options:
     transductive: bool = False
     """Use all photos together (SIB+E3BM): better with many photos, but each prediction then depends on the others."""
     json: bool = False
-    """Print a list with one object per photo: its path and the fields of a prediction."""
+    """Print a list with one object per photo: its path, the fields of a prediction, and a note where one is due."""
     csv: bool = False
     """Print a line per photo, with a column for the probability of each class."""
 
@@ -76,20 +76,24 @@ def run(words: Sequence[str]) -> int:
     usable = [path for path, row in zip(paths, features, strict=True) if not isinstance(row, DataError)]
     table = [row for row in features if not isinstance(row, DataError)]
     found: list["Prediction"] = []
+    separate: str | None = None
     if table and options.transductive:
         found = model.predict_batch_features(np.stack(table), recall=options.recall)
+        separate = model.fitted.head.why_separate(np.stack(table))
     elif table:
         found = model.predict_features(np.stack(table), coverage=options.coverage, recall=options.recall)
     rows = list(zip(usable, found, strict=True))
     failures = [row for row in features if isinstance(row, DataError)]
     write = _write_json if options.json else _write_csv if options.csv else _write_text
-    write(model.classes, rows)
     reason = None if options.coverage is None else model.why_all_classes(options.coverage)
+    write(model.classes, rows, reason)
     if reason:
         show(f"e3bm: {reason}", file=sys.stderr)
     elif write is _write_text and found and all(len(one.prediction_set or ()) == 1 for one in found):
         asked = 100 * (options.coverage or 0)
         show(f"e3bm: in prediction sets of {asked:g} %, every photo has one class.", file=sys.stderr)
+    if separate:
+        show(f"e3bm: {separate}", file=sys.stderr)
     for failure in failures:
         show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:
@@ -132,11 +136,12 @@ def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndar
     return found
 
 
-def _write_json(classes: Sequence[str], rows: "Rows") -> None:
-    print_json([{"path": path, **found.as_json()} for path, found in rows])
+def _write_json(classes: Sequence[str], rows: "Rows", note: str | None) -> None:
+    more = {"note": note} if note else {}
+    print_json([{"path": path, **found.as_json(), **more} for path, found in rows])
 
 
-def _write_csv(classes: Sequence[str], rows: "Rows") -> None:
+def _write_csv(classes: Sequence[str], rows: "Rows", note: str | None) -> None:
     from e3bm.fewshot.prediction import csv_table
 
     header, *lines = csv_table(classes, [found for _, found in rows])
@@ -145,7 +150,7 @@ def _write_csv(classes: Sequence[str], rows: "Rows") -> None:
     table.writerows([path, *cells] for (path, _), cells in zip(rows, lines, strict=True))
 
 
-def _write_text(classes: Sequence[str], rows: "Rows") -> None:
+def _write_text(classes: Sequence[str], rows: "Rows", note: str | None) -> None:
     """Aligned columns: path, class, probability, and what should give pause."""
     from e3bm.fewshot.prediction import remarks
 

@@ -12,6 +12,7 @@ from jaxtyping import Int64, UInt8
 from e3bm.data.inspect.recognise import Recognised, recognise
 from e3bm.data.inspect.survey import PixelStatistics, Survey, survey
 from e3bm.data.layouts.base import NO_SPLIT, Listing
+from e3bm.data.layouts.folders import ClassFolders
 from e3bm.data.read.decode_pool import BrokenImage
 from e3bm.data.read.plan import compare_counts
 from e3bm.data.read.records import MemoryRecords
@@ -185,6 +186,10 @@ def _advice(found: Recognised, given: list[Path], seen: Survey, other_counts: bo
         command += " --allow-other-counts"
     others = f" (or prepare {' or '.join(found.names[1:])})" if len(found.names) > 1 else ""
     mend = f"Repair or remove {len(seen.unreadable):,} unreadable images, or skip them. " if seen.unreadable else ""
+    if own and len(given) == 1 and found.listing.layout == ClassFolders.name:
+        skip = " --skip-unreadable" if seen.unreadable else ""
+        fit = f"e3bm fit {where} --out {name}.e3bm{skip}"
+        return f"{mend}Run '{fit}' for a classifier of such photos, or '{command}' for meta-training."
     return f"{mend}Run '{command}'{others}."
 
 

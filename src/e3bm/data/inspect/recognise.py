@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from e3bm.data.layouts.base import NO_SPLIT, KnownClasses, Listing, split_word
+from e3bm.data.layouts.folders import ClassFolders
 from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree
 from e3bm.data.read.decode import image_size
 from e3bm.data.read.file_tree import FileTree
@@ -69,7 +70,8 @@ def _best(tree: FileTree) -> Recognised | None:
     own = registered_sources()[OWN_FOLDER]()
     reasons = tuple(dict.fromkeys(str(error) for error in errors))
     for listing in _own_listing(own, tree, errors):
-        return Recognised((OWN_FOLDER,), own, listing, tree, reasons)
+        said = tuple(dict.fromkeys(str(error) for error in errors))  # the folder's own faults too
+        return Recognised((OWN_FOLDER,), own, listing, tree, said)
     for _, _, source, listing in scored:
         # Arrays whose counts are those of no data set: still worth a look.
         return Recognised((OWN_FOLDER,), source, listing, tree, reasons)
@@ -115,7 +117,8 @@ def _first_listing(source: DataSource, tree: FileTree) -> Iterator[Listing]:
 
 
 def _own_listing(own: DataSource, tree: FileTree, errors: list[DataError]) -> Iterator[Listing]:
-    for layout in own.layouts:
+    # Folders without images and images beside the folders do not keep anyone from looking at the rest.
+    for layout in (*own.layouts, ClassFolders(empty_folders=True, loose_images=True)):
         try:
             listing = layout.find(tree, KnownClasses())
         except DataError as error:

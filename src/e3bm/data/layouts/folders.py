@@ -95,18 +95,21 @@ class ClassFolders:
 
     name, example = "class folders", "<class>/<image>"
 
-    def __init__(self, *, empty_folders: bool = False, one_class: bool = False) -> None:
-        """Folders without an image are errors unless ``empty_folders`` passes over them, and so is a single folder of
-        images unless ``one_class`` takes it for a class.
+    def __init__(self, *, empty_folders: bool = False, loose_images: bool = False, one_class: bool = False) -> None:
+        """Folders without an image are errors unless ``empty_folders`` passes over them, images beside the folders
+        unless ``loose_images`` does, and so is a single folder of images unless ``one_class`` takes it for a class.
         """
-        self.empty_folders, self.one_class = empty_folders, one_class
+        self.empty_folders, self.loose_images, self.one_class = empty_folders, loose_images, one_class
 
     def find(self, tree: FileTree, known: KnownClasses) -> Listing | None:
         """Look for folders with the names of known classes, or take every folder for a class if none are known."""
         images = [name for name in tree.names if is_image_name(name)]
         if not images:
             return None
-        place = _known_place(images, known.split_of) if known.split_of else _shared_place(tree, images, self.one_class)
+        if known.split_of:
+            place = _known_place(images, known.split_of)
+        else:
+            place = _shared_place(tree, images, self.one_class, self.loose_images)
         if place is None:
             return None
         split_of = {**known.split_of, **_listed_splits(tree, known.split_of)}
@@ -143,7 +146,7 @@ def _known_place(images: Iterable[str], classes: Mapping[str, str]) -> Place | N
     return seen.most_common(1)[0][0] if seen else None
 
 
-def _shared_place(tree: FileTree, images: list[str], one_class: bool) -> Place:
+def _shared_place(tree: FileTree, images: list[str], one_class: bool, loose_images: bool) -> Place:
     """The deepest folder that holds the folders of all classes."""
     folders = {tuple(name.split("/")[:-1]) for name in images}
     if len(folders) == 1:
@@ -161,6 +164,9 @@ def _shared_place(tree: FileTree, images: list[str], one_class: bool) -> Place:
     while shared < min(len(first), len(last)) and first[shared] == last[shared]:
         shared += 1
     loose = [name for name in images if name.count("/") == shared]
+    rest = [name for name in images if name.count("/") > shared]
+    if loose and loose_images and len({name.rpartition("/")[0] for name in rest}) > 1:
+        return _shared_place(tree, rest, one_class, loose_images)
     if len(loose) == 1:
         raise DataError(f"'{loose[0]}' in {tree.where} is not in a class folder; move it into one or remove it.")
     if loose:

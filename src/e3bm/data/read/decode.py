@@ -28,6 +28,8 @@ KEPT_PIXELS = 16_000_000
 """Images of more are halved, or more, while they are decoded: no network sees that many."""
 STRIP_PIXELS = 2_000_000
 JPEG_START, JPEG_FORMATS = b"\xff\xd8\xff", ("JPEG", "MPO")
+FIRST_BYTES = 16
+"""Of a file, by which Pillow's formats know it."""
 PNG_START = b"\x89PNG\r\n\x1a\n"
 # EPS is drawn by a program outside of Python; the others are no pictures or have no decoder of Pillow's own.
 NOT_OPENED = frozenset({"EPS", "WMF", "PDF", "MPEG", "HDF5", "GRIB", "BUFR", "STUB"})
@@ -76,6 +78,17 @@ def why_not_an_image(name: str) -> str:
     return HEIF_ADVICE if suffix in HEIF_SUFFIXES else f"unknown format {suffix}"
 
 
+def begins_like_an_image(start: bytes) -> bool:
+    """Whether a format that can be read claims the first bytes of a file; some formats claim none."""
+    if start.startswith((JPEG_START, PNG_START)):
+        return True
+    for accept in (Image.OPEN[name][1] for name in _readable_formats()):
+        with suppress(*DECODING_ERRORS):
+            if accept is not None and accept(start[:FIRST_BYTES]) is True:
+                return True
+    return False
+
+
 def image_size(content: bytes) -> tuple[int, int]:
     """Width and height by the header alone."""
     try:
@@ -106,7 +119,9 @@ def check_pixels(size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MOST_PIXELS or max(size) > LONGEST_SIDE or min(size) < 1:
         limits = f"{MOST_PIXELS:,} pixels or {LONGEST_SIDE:,} a side"
-        raise TooManyPixelsError(f"it claims to be {width} x {height}, more than the limit of {limits}")
+        raise TooManyPixelsError(
+            f"it claims to be {width} x {height}, more than the limit of {limits}; save it smaller, or as a JPEG"
+        )
 
 
 def decode(content: bytes, channels: int = 3) -> UInt8[np.ndarray, "H W C"]:
@@ -257,9 +272,8 @@ def _check_promise(image: Image.Image) -> None:
         check_pixels(image.size)
     elif not _fits_in_parts(image.size):
         limits = f"{MOST_JPEG_PIXELS:,} pixels or {LONGEST_JPEG_SIDE:,} a side"
-        raise TooManyPixelsError(
-            f"it claims to be {image.width} x {image.height}, more than the limit of {limits} for a JPEG"
-        )
+        size = f"{image.width} x {image.height}"
+        raise TooManyPixelsError(f"it claims to be {size}, more than the limit of {limits} for a JPEG; save it smaller")
 
 
 def _is_large(image: Image.Image) -> bool:

@@ -12,10 +12,13 @@ from PIL import Image
 
 from e3bm.array_types import UInt8
 from e3bm.data.read.decode import (
+    FIRST_BYTES,
     LARGEST_IMAGE_FILE,
+    begins_like_an_image,
     check_pixels,
     decode_image,
     image_pixels,
+    image_size,
     is_image_name,
     plain_image,
     why_not_an_image,
@@ -98,6 +101,26 @@ def as_photos(photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
     )
 
 
+def why_no_picture(photo: Photo) -> str | None:
+    """What shows at once that a file is no picture: it is empty, or begins like none. None where a closer look is due.
+
+    Photos of other forms than files are not looked at, nor those of an archive that can only be read from its start.
+    """
+    if not isinstance(photo, StoredPhoto | Path) or (isinstance(photo, StoredPhoto) and photo.tree.sequential):
+        return None
+    try:
+        with photo.open("rb") if isinstance(photo, Path) else photo.tree.open(photo.name) as file:
+            start = file.read(FIRST_BYTES)
+            if begins_like_an_image(start):
+                return None
+            image_size(start + file.read(LARGEST_IMAGE_FILE))  # formats that have no beginning of their own
+    except DataError as error:
+        return str(error)
+    except (OSError, ValueError):
+        return None
+    return None
+
+
 @dataclass(frozen=True)
 class UnusedFile:
     """A file or folder in which there is no photo, and why."""
@@ -124,7 +147,10 @@ def photos_by_class(source: Path, *, one_class: bool = False) -> Iterator[PhotoF
         raise DataError(f"There is no {kind} {source}; {ADVICE}.")
     tree = open_tree(source)
     try:
-        yield PhotoFolder(_listed(tree, one_class), _unused_files(tree))
+        found = _listed(tree, one_class)
+        used = {photo.name for photos in found.values() for photo in photos}
+        loose = [name for name in tree.names if is_image_name(name) and name not in used]
+        yield PhotoFolder(found, _unused_files(tree, loose))
     finally:
         tree.close()
 
@@ -204,7 +230,7 @@ def _listed(tree: FileTree, one_class: bool) -> dict[str, list[StoredPhoto]]:
     from e3bm.data.layouts.folders import ClassFolders
     from e3bm.data.read.records import FileRecords
 
-    listing = ClassFolders(empty_folders=True, one_class=one_class).find(tree, KnownClasses())
+    listing = ClassFolders(empty_folders=True, loose_images=True, one_class=one_class).find(tree, KnownClasses())
     assert listing is not None
     assert isinstance(listing.records, FileRecords)
     splits = [name for name in listing.class_names if split_word(name)]
@@ -219,9 +245,9 @@ def _listed(tree: FileTree, one_class: bool) -> dict[str, list[StoredPhoto]]:
     return found_photos
 
 
-def _unused_files(tree: FileTree) -> tuple[UnusedFile, ...]:
-    """Whatever is no photo: skipped files, other formats, and folders without photos, the outermost only."""
-    reasons = dict(tree.skipped)
+def _unused_files(tree: FileTree, loose: Iterable[str] = ()) -> tuple[UnusedFile, ...]:
+    """What is not used: skipped files, other formats, ``loose`` photos, and folders without any, the outermost only."""
+    reasons = dict(tree.skipped) | dict.fromkeys(loose, "not in a class folder")
     reasons |= {name: why_not_an_image(name) for name in tree.names if not is_image_name(name)}
     above = lambda name: {name[:place] for place, letter in enumerate(name) if letter == "/"}
     filled = set[str]().union(*map(above, tree.names))

@@ -1,4 +1,4 @@
-"""Labels in a file instead of in folders: a CSV table (path, label), or the JSON that Label Studio exports."""
+"""Labels in a table instead of in folders: a CSV file or data frame (path, label), or the JSON of Label Studio."""
 
 import csv
 import io
@@ -16,6 +16,8 @@ SUFFIXES = (".csv", ".tsv", ".json")
 PATH_COLUMNS = ("path", "filename", "file", "image", "photo")
 TEXT_COLUMNS = ("text", "sentence", "content")
 LABEL_COLUMNS = ("label", "class", "choice", "category")
+EXAMPLE_COLUMNS = {"photo": PATH_COLUMNS, "sentence": TEXT_COLUMNS}
+"""What the column of examples may be called, by what one example is."""
 LARGEST_FILE = 256 << 20
 
 
@@ -62,12 +64,57 @@ def read_label_file(source: Path, *, skip_missing: bool = False) -> LabelledPath
     if missing and not skip_missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
-            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; continue without them by "
-            "--skip-unreadable (skip_unreadable=True in Python), or correct them: paths start at its folder, "
+            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; continue without them with "
+            "--skip-unreadable (skip_unreadable=True in Python), or correct them: paths are relative to its folder, "
             f"{source.parent.resolve()}."
         )
     places = tuple(source.parent / path if place is None else place for place, path, _ in found)
     return LabelledPaths(places, tuple(label for _, _, label in found), unused)
+
+
+def is_frame(source: object) -> bool:
+    """Whether it is a data frame, of pandas or of a library like it, which need not be installed."""
+    return hasattr(source, "columns") and hasattr(source, "shape")
+
+
+def frame_examples(source: Any, noun: str = "photo") -> Any:
+    """The photos or sentences of a data frame: the column of that name, or its only column of text beside the labels.
+
+    Whatever is no frame is given back as it is.
+    """
+    if not is_frame(source):
+        return source
+    known, labels = EXAMPLE_COLUMNS.get(noun, ()), _column(source, LABEL_COLUMNS)
+    name = _column(source, known)
+    if name is None:
+        texts = [one for one in source.columns if one != labels and _holds_text(source[one])]
+        name = texts[0] if len(texts) == 1 else None
+    if name is None:
+        raise DataError(f"{_shown(source)}; expected a column {' or '.join(known[:1])} with the {noun}s.")
+    return list(source[name])
+
+
+def frame_labels(source: Any) -> list[object]:
+    """The labels of a data frame."""
+    name = _column(source, LABEL_COLUMNS)
+    if name is None and len(source.columns) != 1:
+        raise DataError(f"{_shown(source)}; expected a column label, or labels beside the frame: fit(frame, labels).")
+    return list(source[source.columns[0] if name is None else name])
+
+
+def _column(frame: Any, known: Sequence[str]) -> Any:
+    names = {str(name).strip().lower(): name for name in frame.columns}
+    return next((names[one] for one in known if one in names), None)
+
+
+def _holds_text(column: Any) -> bool:
+    values = list(column)
+    return bool(values) and all(isinstance(value, str | Path) for value in values)
+
+
+def _shown(frame: Any) -> str:
+    names = ", ".join(map(str, frame.columns))
+    return f"The data frame has the columns {names}" if names else "The data frame has no columns"
 
 
 @dataclass(frozen=True)

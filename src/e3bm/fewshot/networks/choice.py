@@ -6,7 +6,9 @@ Packaged networks need no torch; the others are in fewshot/backbones.py, which i
 
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 HUB, TIMM = "transformers:", "timm:"
 MOST_STEPS, MOST_PIXELS, MOST_CHANNELS = 8, 1024, 16
 """What the preprocessing that a model file states may ask for."""
+SHORT_NAMES = ("lite0", "lite2", "lite0+lite2", "lite0-int8", "lite2-int8")
 BackboneChoice: TypeAlias = Union[str, Path, "nn.Module", FeatureExtractor, None]
 
 
@@ -53,7 +56,10 @@ def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> Fe
     if packaged:
         return packaged_extractor(packaged, None if pipeline is None else parse_pipeline(pipeline))
     name, place = str(backbone), Path(str(backbone))
-    if name.startswith(HUB):
+    if name.startswith((HUB, TIMM)):
+        if name.startswith(TIMM):
+            _check_timm(name)
+            name = f"{HUB}timm/{name.removeprefix(TIMM)}"
         from e3bm.fewshot.backbones import hub_extractor
 
         return hub_extractor(name.removeprefix(HUB), pipeline)
@@ -64,14 +70,27 @@ def choose_backbone(backbone: BackboneChoice, pipeline: str | None = None) -> Fe
         return run_extractor(place, pipeline)
     if place.is_file():
         return weights_file_extractor(place, pipeline)
-    if name.startswith(TIMM):
+    near = get_close_matches(name.lower(), SHORT_NAMES, n=1)
+    if near:
         raise SettingsError(
-            f"Models of timm are loaded by transformers where both are installed: write {HUB}timm/{name[len(TIMM) :]}."
+            f"There is no network '{name}'; did you mean {near[0]}? Networks by name are {', '.join(SHORT_NAMES)}; "
+            f"others are run folders, weights files and {HUB}NAME."
         )
     raise SettingsError(
         f"There is no run folder or weights file {place}; for a model from the Hugging Face hub write {HUB}{name}, "
-        f"and leave the backbone out for {LITE0.name} (others by name: lite2, lite0+lite2, lite0-int8, lite2-int8)."
+        f"and leave the backbone out for {LITE0.name} (others by name: {', '.join(SHORT_NAMES[1:])})."
     )
+
+
+def _check_timm(name: str) -> None:
+    """Refuse a model of timm where the libraries that load it are not installed."""
+    try:
+        for library in ("transformers", "timm"):
+            import_module(library)
+    except ImportError:
+        raise SettingsError(
+            f"The backbone '{name}' needs transformers and timm; run: pip install transformers timm"
+        ) from None
 
 
 def packaged_extractor(

@@ -7,7 +7,7 @@ from pathlib import Path
 from e3bm.data.read.photos import Photo
 from e3bm.errors import CheckpointError, DataError
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-from e3bm.fewshot.learning.label_files import read_text_table
+from e3bm.fewshot.learning.label_files import frame_examples, read_text_table
 from e3bm.fewshot.model_file import parse_fit, parse_origin, read_model
 from e3bm.fewshot.read_photos import LabelledPhotos, Source, open_photos
 from e3bm.fewshot.text.encoder import Encoder, TextExtractor, choose_encoder, encoder_named
@@ -78,7 +78,7 @@ class TextClassifier(FewShotClassifier):
         skip_missing: bool = False,
         one_class: bool = False,
     ) -> Iterator[LabelledPhotos]:
-        """The sentences of every topic, from a mapping, from sentences and labels, or from a table (text, label)."""
+        """The sentences of every topic, from a mapping, sentences and labels, or a table or frame (text, label)."""
         if isinstance(source, str | Path):
             if labels is not None:
                 raise DataError("Each sentence of a list needs a label: fit(sentences, labels).")
@@ -93,5 +93,5 @@ class TextClassifier(FewShotClassifier):
         if isinstance(photos, str):
             return [photos]
         if isinstance(photos, Iterable):
-            return list(photos)
+            return list(frame_examples(photos, self.extractor.noun))
         raise DataError(f"A sentence is a string; found {type(photos).__name__}.")

@@ -47,7 +47,7 @@ def read_tensor_file(
         raise CheckpointError(f"{path} is not a readable {what}: {error}.") from None
     digest = texts.pop(DIGEST, None)
     if not (former and digest is None) and digest != content_digest(texts, tensors):
-        raise CheckpointError(f"{path} is damaged: its content is not what was saved; take it from a copy.")
+        raise CheckpointError(f"{path} is damaged: its content is not what was saved; restore it from a copy.")
     return texts, tensors
 
 

@@ -2,7 +2,7 @@
 
 import { showWaiting } from "./asking.js";
 import { moveTo, pointAt } from "./classes.js";
-import { button, byId, counted, element, percent, say, told } from "./elements.js";
+import { button, byId, counted, element, say, told } from "./elements.js";
 import { fileNameOf, pictureOf } from "./pictures.js";
 import { ask } from "./server.js";
 import { now, photoWords } from "./state.js";
@@ -72,8 +72,8 @@ function fitState(classes, model, ready) {
 // A fit without a photo has one photo less of its class: what is expected of new photos is corrected for that.
 function accuracy({ left_out_accuracy: leftOut, expected_accuracy: expected }) {
   if (leftOut === null) return "";
-  const measured = `When each photo is left out in turn, ${percent(leftOut)} are recognised`;
-  return expected === null ? ` ${measured}.` : ` ${measured}; of new photos, about ${Math.round(100 * expected)} % should be.`;
+  const measured = ` Tested by leaving out each photo in turn: ${Math.round(100 * leftOut)} % right.`;
+  return expected === null ? measured : `${measured} Expect about ${Math.round(100 * expected)} % on new photos.`;
 }
 
 function showDoubts(model) {
