@@ -75,7 +75,7 @@ def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any
         inside = sets(table, ways, shots, count, prior)
         found["episodes_hash"] = row["episodes_hash"]
         found[kind] = {
-            **{name: row[name] for name in ("accuracy", "ci", "says", "ece", "nll")},
+            **{name: row[name] for name in ("accuracy", "ci", "says", "ece", "gap", "gap_ci", "nll")},
             **unknown(table, ways, shots, count, prior),
             **{name: inside[name] for name in ("coverage_at_90", "size_at_90")},
         }
