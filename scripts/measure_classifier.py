@@ -17,7 +17,7 @@ from classifier_measure import kept
 from classifier_measure.compare import Answer, last_answers, measure, our_answers, rival_answers, rows_of, two_views
 from classifier_measure.tables import TABLES, open_table
 from classifier_measure.together import against_map, batches
-from classifier_measure.trust import doubtful, sets, text_trust, unknown
+from classifier_measure.trust import claims, doubtful, sets, text_trust, unknown
 
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.trust import FEWEST_SHOTS
@@ -25,7 +25,7 @@ from e3bm.runs.folder.environment import describe_environment
 
 SHOTS = (1, 2, 3, 5, 10)
 TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
-PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text")
+PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims")
 MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
@@ -67,6 +67,8 @@ def main() -> None:
                     parts["map"] = against_map(table, *shape)
                 if "text" in options.parts:
                     parts["text"] = text_trust(table, *shape)
+                if "claims" in options.parts:
+                    parts["claims"] = claims(table, *shape)
                 if "views" in options.parts:
                     mirrored = open_table(f"{name}, mirrored", options.cache)
                     parts["views"] = two_views(table, mirrored, *shape)
