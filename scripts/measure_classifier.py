@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--ways", type=int, nargs="+", help="in place of the numbers of ways that the data have")
+    parser.add_argument("--kind", help="of rows, for the part 'claims', in place of that of the data")
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
     parser.add_argument("--last", type=Path, default=Path("results/classifier/prior-last.safetensors"))
     parser.add_argument("--cache", type=Path, default=Path("runs/classifier/features"), help="features, kept")
@@ -44,6 +45,7 @@ def main() -> None:
     if options.packages:
         sys.path.append(str(options.packages))
     torch.set_num_threads(1)
+    prior = load_prior(None, options.kind) if options.kind else None
     answers: dict[str, Answer] = {"ours": our_answers, "rivals": rival_answers}
     if "last" in options.parts:
         answers["last"] = last_answers(options.last)
@@ -68,7 +70,7 @@ def main() -> None:
                 if "text" in options.parts:
                     parts["text"] = text_trust(table, *shape)
                 if "claims" in options.parts:
-                    parts["claims"] = claims(table, *shape)
+                    parts["claims"] = {"kind": options.kind, **claims(table, *shape, prior)}
                 if "views" in options.parts:
                     mirrored = open_table(f"{name}, mirrored", options.cache)
                     parts["views"] = two_views(table, mirrored, *shape)
