@@ -244,7 +244,7 @@ def claims_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     own = {
         (name, str(cell["ways"]), cell["shots"]): cell["claims"]
         for name in names
-        for cell in found[name]["cells"].values()
+        for cell in sorted(found[name]["cells"].values(), key=lambda cell: cell["ways"])
         if "claims" in cell
     }
     shots = sorted({cell[2] for cell in own})
