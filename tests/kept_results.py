@@ -103,6 +103,7 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     measured = results / "classifier" / "measured.json.xz"
     if measured.exists():
         for part in json.loads(lzma.decompress(measured.read_bytes())).values():
+            cells = part["cells"].values()
             for row in part["rows"]:
                 ours = row.get("ours_minus_this", row)
                 found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
@@ -115,6 +116,8 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
             for texts in (cell["text"] for cell in part["cells"].values() if "text" in cell):
                 for own in (texts["photos"], texts["sentences"]):
                     found |= {(own["accuracy"], own["ci"]), (own["kept_known"], own["kept_known_ci"])}
+                    found.add((own["gap"], own["gap_ci"]))
+            found |= {(one["gap"], one["gap_ci"]) for one in (cell.get("claims") for cell in cells) if one}
             batches = [kind for cell in part["cells"].values() for kind in cell.get("map", {}).values()]
             found |= {tuple(answers["minus_ours"]) for kind in batches for answers in kind.values()}
     sentences = results / "classifier" / "text.jsonl"

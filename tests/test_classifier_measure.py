@@ -71,3 +71,43 @@ def test_the_interval_of_a_share_is_that_of_its_mean_over_support_sets():
 
     found = means_of({"kept_known": [90.0, 100.0] * 8, "auroc": [70.0] * 16}, "kept_known")
     assert found == {"kept_known": 95.0, "auroc": 70.0, "kept_known_ci": pytest.approx(1.96 * 5 / 4, abs=1e-3)}
+
+
+def test_sentences_to_fit_on_are_read_from_the_files_of_packages(tmp_path):
+    from classifier_measure import fitting_texts
+
+    sayings = tmp_path / "usr/share/games/fortunes"
+    sayings.mkdir(parents=True)
+    (sayings / "food").write_text("An apple a day\nkeeps you away.\n\t\t-- A doctor\n%\nEat up.\n")
+    (sayings / "food.dat").write_bytes(b"")
+    (sayings / "cookie").write_text("Of no subject.\n")
+    assert fitting_texts.fortunes(tmp_path) == {"food": ["An apple a day keeps you away.", "Eat up."]}
+
+    asked = tmp_path / "ovos_skill_weather/locale"
+    for language, text in (("en-us", "(is|will) it (rain|be (hot|cold)) in {place}\n"), ("de-de", "regnet es\n")):
+        (asked / language).mkdir(parents=True)
+        (asked / language / "rain.intent").write_text(text)
+    assert fitting_texts.requests(tmp_path) == {"weather": ["is it rain in place"]}
+
+    (tmp_path / "available").write_text(
+        "Package: a\nSection: mail\nDescription: reads letters\n\nPackage: b\nSection: libs\nDescription: no subject\n"
+    )
+    assert fitting_texts.descriptions(tmp_path) == {"mail": ["reads letters"]}
+
+
+def test_of_many_sentences_some_are_taken_evenly():
+    from classifier_measure.fitting_texts import evenly
+
+    assert evenly(list("abcdef"), 3) == ["a", "c", "e"]
+    assert evenly(list("ab"), 3) == ["a", "b"]
+
+
+def test_the_gap_is_what_is_claimed_minus_what_is_right():
+    from classifier_measure.compare import OURS, measure, rows_of
+    from classifier_measure.tables import Table
+
+    labels = np.repeat([0, 1, 2], 30)
+    table = Table("three classes", np.eye(3)[labels], labels, (2,))
+    answer = lambda table, episode: {OURS: np.tile([0.7, 0.3], (len(episode.query), 1))}
+    (row,) = rows_of("", table, 2, 1, 4, measure(table, 2, 1, 4, [answer]))
+    assert (row["accuracy"], row["says"], row["gap"], row["gap_ci"]) == pytest.approx((50.0, 70.0, 20.0, 0.0))

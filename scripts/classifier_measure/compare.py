@@ -67,17 +67,18 @@ def rival_answers(table: Table, episode: Episode) -> Answers:
 
 
 def measure(table: Table, ways: int, shots: int, count: int, answers: list[Answer]) -> dict[str, dict[str, Any]]:
-    """For every classifier: right answers and mean -log p of each episode, and sums for its calibration."""
+    """For every classifier: right answers, what it claims and mean -log p of each episode, and sums for calibration."""
     found: dict[str, dict[str, Any]] = {}
     for episode in episodes(table, ways, shots, count):
         truth = episode.query_labels
         for name, probabilities in (item for answer in answers for item in answer(table, episode).items()):
-            own = found.setdefault(name, {"right": [], "nll": [], "bins": np.zeros((3, BINS))})
+            own = found.setdefault(name, {"right": [], "claims": [], "nll": [], "bins": np.zeros((3, BINS))})
             chosen = probabilities.argmax(1)
             own["right"].append(int((chosen == truth).sum()))
             likely = np.maximum(probabilities[np.arange(len(truth)), truth], 1e-12)
             own["nll"].append(float(-np.log(likely).mean()))
             sure = probabilities.max(1)
+            own["claims"].append(100 * float(sure.mean()))
             place = np.minimum((sure * BINS).astype(int), BINS - 1)
             for row, values in enumerate((sure, chosen == truth, np.ones(len(truth)))):
                 np.add.at(own["bins"][row], place, values)
@@ -135,6 +136,7 @@ def rows_of(
             **_with_interval("nll", "nll_ci", np.array(own["nll"])),
             "says": round(float(100 * sure.sum() / number.sum()), 3),
             "ece": round(float(100 * np.abs(sure - right).sum() / number.sum()), 3),
+            **_with_interval("gap", "gap_ci", np.array(own["claims"]) - percent[each]),
         }
         if OURS in found and each != OURS:
             difference = np.array(found[OURS]["nll"]) - np.array(own["nll"])

@@ -31,7 +31,7 @@ def chat_topics() -> dict[str, list[str]]:
     for path in sorted(folder.glob("*.yml")):
         talks = yaml.safe_load(path.read_text(encoding="utf-8"))["conversations"]
         found[path.stem] = [str(turn) for talk in talks for turn in talk]
-    return _usable(found)
+    return usable(found)
 
 
 def docstring_half(*, untouched: bool) -> dict[str, list[str]]:
@@ -43,21 +43,22 @@ def docstring_half(*, untouched: bool) -> dict[str, list[str]]:
 
 def docstring_modules(fewest: int = FEWEST) -> dict[str, list[str]]:
     """First paragraphs of docstrings in modules of Python's own library, by module."""
-    found = {}
-    for name in MODULES.split():
-        module = importlib.import_module(name)
-        texts = []
-        for _, member in inspect.getmembers(module):
-            if str(getattr(member, "__module__", "")).partition(".")[0] != name.partition(".")[0]:
-                continue
-            texts.append(inspect.getdoc(member) or "")
-            if inspect.isclass(member):
-                texts += [inspect.getdoc(method) or "" for _, method in inspect.getmembers(member, inspect.isfunction)]
-        found[name] = [re.split(r"\n\s*\n", text.strip())[0] for text in texts]
-    return _usable(found, fewest)
+    return usable({name: docstrings_of(name) for name in MODULES.split()}, fewest)
 
 
-def _usable(classes: dict[str, list[str]], fewest: int = FEWEST) -> dict[str, list[str]]:
+def docstrings_of(name: str) -> list[str]:
+    """First paragraphs of docstrings of what a module, or another one of its package, defines and it offers."""
+    module, texts = importlib.import_module(name), []
+    for _, member in inspect.getmembers(module):
+        if str(getattr(member, "__module__", "")).partition(".")[0] != name.partition(".")[0]:
+            continue
+        texts.append(inspect.getdoc(member) or "")
+        if inspect.isclass(member):
+            texts += [inspect.getdoc(method) or "" for _, method in inspect.getmembers(member, inspect.isfunction)]
+    return [re.split(r"\n\s*\n", text.strip())[0] for text in texts]
+
+
+def usable(classes: dict[str, list[str]], fewest: int = FEWEST) -> dict[str, list[str]]:
     """Distinct sentences of readable length that belong to one class only; classes with enough of them."""
     cleaned = {name: [" ".join(text.split()) for text in texts] for name, texts in classes.items()}
     owners: dict[str, set[str]] = {}

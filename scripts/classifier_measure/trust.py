@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from classifier_measure.compare import fitted, measure, our_prior, rows_of
+from classifier_measure.compare import OURS, fitted, measure, our_prior, rows_of
 from classifier_measure.episodes import episodes
 from classifier_measure.tables import Table
 from e3bm.fewshot.prior.file import FewShotPrior, load_prior
@@ -14,6 +14,7 @@ from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.evaluation.metrics import Z95
 
 COVERAGES = (0.8, 0.9, 0.95)
+CLAIMS = ("accuracy", "ci", "says", "ece", "gap", "gap_ci", "nll", "episodes_hash")
 
 
 def unknown(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | None = None) -> dict[str, Any]:
@@ -63,19 +64,25 @@ def doubtful(table: Table, ways: int, shots: int, count: int, prior: FewShotPrio
     return means_of(found, "found_wrong_label")
 
 
+def claims(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | None = None) -> dict[str, Any]:
+    """What our classifier claims and what is true, and the difference with its interval over support sets."""
+    answer = lambda table, episode: {
+        OURS: fitted(prior or our_prior(table), table, episode).probabilities(table.features[episode.query])
+    }
+    (row,) = rows_of("", table, ways, shots, count, measure(table, ways, shots, count, [answer]))
+    return {name: row[name] for name in CLAIMS}
+
+
 def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any]:
     """The same fits with the numbers of trust of photos, and with those of the encoder, which TextClassifier has."""
     found: dict[str, Any] = {}
     own = load_prior(None, WORDLLAMA if "WordLlama" in table.about else MINILM)
     for kind, prior in (("photos", load_prior()), ("sentences", own)):
-        answer = lambda table, episode, kind=kind, prior=prior: {
-            kind: fitted(prior, table, episode).probabilities(table.features[episode.query])
-        }
-        (row,) = rows_of("", table, ways, shots, count, measure(table, ways, shots, count, [answer]))
+        row = claims(table, ways, shots, count, prior)
         inside = sets(table, ways, shots, count, prior)
-        found["episodes_hash"] = row["episodes_hash"]
+        found["episodes_hash"] = row.pop("episodes_hash")
         found[kind] = {
-            **{name: row[name] for name in ("accuracy", "ci", "says", "ece", "nll")},
+            **row,
             **unknown(table, ways, shots, count, prior),
             **{name: inside[name] for name in ("coverage_at_90", "size_at_90")},
         }
