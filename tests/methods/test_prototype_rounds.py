@@ -22,7 +22,7 @@ from e3bm.core.learner import MetaLearner, meta_loss
 from e3bm.core.schedules import Constant, Equal, Generated, LastOnly, Learned
 from e3bm.errors import SettingsError
 from e3bm.methods import Parts, ReadyFeatures
-from e3bm.methods.map_rounds import MapRounds
+from e3bm.methods.map_rounds import MapRounds, partly_balanced
 from e3bm.methods.proto_nets import ProtoNets
 from e3bm.methods.pt_map import PtMap, balanced
 from e3bm.methods.soft_k_means import SoftKMeans
@@ -33,6 +33,9 @@ from e3bm.runs.assembly import build_hyperprior
 METHODS = {
     "soft k-means": lambda **options: SoftKMeans(ReadyFeatures(FEATURES), **options),
     "map": lambda **options: MapRounds(ReadyFeatures(FEATURES), **options),
+    "balanced map": lambda **options: MapRounds(
+        ReadyFeatures(FEATURES), **{"balance": 0.75, "learned_scale": True, "learned_balance": True, **options}
+    ),
     "pt+map": lambda **options: PtMap(ReadyFeatures(FEATURES), **options),
     "tim": lambda **options: Tim(ReadyFeatures(FEATURES), **options),
 }
@@ -87,6 +90,30 @@ def written_out_map(support, labels, query, ways, epochs):
         assigned = (-10 * apart(query, prototypes)).softmax(-1)
         prototypes = prototypes + RATE * (pulled(support, labels, query, assigned) - prototypes)
     return (-10 * apart(query, prototypes)).log_softmax(-1)
+
+
+def evened(costs, balance):
+    """Shares for every query and class: the class's score minus the balance times the logarithm of its plain mass."""
+    queries, ways = costs.shape
+    plain = (-10 * costs).softmax(-1)
+    mass = [sum(plain[query, way] for query in range(queries)) for way in range(ways)]
+    shares = torch.zeros_like(costs)
+    for query in range(queries):
+        parts = [torch.exp(-10 * costs[query, way]) / mass[way] ** balance for way in range(ways)]
+        for way in range(ways):
+            shares[query, way] = parts[way] / sum(parts)
+    return shares
+
+
+def written_out_balanced_map(support, labels, query, ways, epochs):
+    support, query = normalise(support), normalise(query)
+    middle = torch.cat([support, query]).mean(0)
+    support, query = support - middle, query - middle
+    prototypes = class_means(support, labels, ways)
+    for _ in range(epochs):
+        assigned = evened(apart(query, prototypes), 0.75)
+        prototypes = prototypes + RATE * (pulled(support, labels, query, assigned) - prototypes)
+    return evened(apart(query, prototypes), 0.75).log()
 
 
 def transported(costs):
@@ -144,6 +171,7 @@ def written_out_tim(support, labels, query, ways, epochs):
 WRITTEN_OUT = {
     "soft k-means": written_out_soft_k_means,
     "map": written_out_map,
+    "balanced map": written_out_balanced_map,
     "pt+map": written_out_pt_map,
     "tim": written_out_tim,
 }
@@ -214,17 +242,19 @@ def test_queries_that_belong_to_no_class_in_particular_pull_all_alike():
     close(found, (2 * means + queries) / (2 + batch.query.shape[1] / 3), 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["fc", "lstm"])
-def test_a_learned_map_begins_with_the_rule_itself(kind):
+@pytest.mark.parametrize("name", ["map_rounds-fc100-1shot-fc", "map_rounds-fc100-1shot-lstm", "balanced"])
+def test_a_learned_map_begins_with_the_rule_itself(name):
     """20 rounds at 0.2 with temperature 10, a vote for the last, to the last bit; and it can leave from there."""
     torch.manual_seed(0)
-    name = f"small-map_rounds-fc100-1shot-{kind}-transductive"
-    train = find_preset(name).train.but(method__learned_scale=True)
+    balanced_too = name == "balanced"
+    name = "map_rounds-balanced-fc100-1shot-lstm" if balanced_too else name
+    train = find_preset(f"small-{name}-transductive").train.but(method__learned_scale=True)
+    assert train.method.learned_balance == balanced_too
     settings = train.method
     assert (settings.epochs, settings.rate, settings.scale) == (20, 0.2, 10.0)
     psi = build_hyperprior(settings, train.hyperprior, Parts(ReadyFeatures(FEATURES), None, FEATURES, 1))
     batch = uneven(task_batch())
-    learned = learner("map", psi, epochs=20, learned_scale=True)
+    learned = learner("map", psi, epochs=20, learned_scale=True, learned_balance=balanced_too)
     free = learner("map", Hyperprior(Constant(settings.rate), LastOnly()), epochs=20)
     trace = learned(batch)
     assert torch.equal(trace.scores, free(batch).scores)
@@ -232,6 +262,7 @@ def test_a_learned_map_begins_with_the_rule_itself(kind):
     kinds = learned.parameter_kinds()
     for kind_of_parameter in ("theta", "base_rate", "base_weight", "psi_rate"):
         assert any(float(each.grad.abs().max()) > 0 for each in kinds[kind_of_parameter] if each.grad is not None)
+    assert all(float(each.grad.abs()) > 0 for each in kinds["theta"])
     # Votes of the rounds before the last can become something, which a factor on zero could not.
     assert float(learned.hyperprior.weight.values.grad[:-1].abs().min()) > 0
 
@@ -260,6 +291,30 @@ def test_map_does_not_know_lengths():
     batch = task_batch()
     longer = replace(batch, support=2 * batch.support, query=5 * batch.query)
     close(learner("map")(longer).scores, learner("map")(batch).scores)
+
+
+def test_a_balance_of_zero_is_map_to_the_last_bit():
+    batch = uneven(task_batch())
+    expected = learner("map", epochs=20)(batch).scores
+    assert torch.equal(learner("map", epochs=20, balance=0.0)(batch).scores, expected)
+    assert torch.equal(learner("map", epochs=20, learned_balance=True)(batch).scores, expected)
+    assert not torch.equal(learner("map", epochs=20, balance=0.5)(batch).scores, expected)
+
+
+def test_more_balance_makes_classes_more_even():
+    scores = 3 * torch.randn(50, 12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    shares = lambda balance: partly_balanced(scores, torch.tensor(balance, dtype=torch.float64)).exp()
+
+    def unevenness(balance):
+        mass = shares(balance).mean(1)
+        return float((mass * mass.log()).sum(-1).mean())
+
+    found = [unevenness(balance) for balance in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+    assert found == sorted(found, reverse=True)
+    # 1 is one turn of the transport: columns to one sum, then rows.
+    plan = scores.softmax(-1)
+    plan = plan / plan.sum(1, keepdim=True)
+    close(shares(1.0), plan / plan.sum(2, keepdim=True))
 
 
 def test_a_balanced_plan():
@@ -306,6 +361,7 @@ def test_a_power_of_negative_features_keeps_their_sign():
     ("name", "options", "sentence"),
     [
         ("soft k-means", {"scale": 0.0}, r"scale of soft k-means' distances must be positive, found 0\.0"),
+        ("map", {"balance": 1.5}, r"MAP's balance must be from -1 to 1, found 1\.5"),
         ("map", {"scale": -1.0}, r"scale of MAP's distances must be positive, found -1\.0"),
         ("pt+map", {"power": 0.0}, r"PT\+MAP's power must be positive, found 0\.0"),
         ("tim", {"temperature": 0.0}, r"TIM's temperature must be positive, found 0\.0"),
