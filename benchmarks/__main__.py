@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows += module.rows(chosen.quick)
         if _measures(module, "tables"):
             tables += module.tables(chosen.quick)
-        about.setdefault("seconds", {})[name] = round(time.perf_counter() - started, 1)
+        about.setdefault("seconds", {})[name] = round(time.perf_counter() - started, 3)
         about["minutes"] = round((time.perf_counter() - begun) / 60, 1)
         text = write(rows, tables, about, chosen.out)  # what is measured is kept, whatever happens to the rest
     print(text, end="")

@@ -381,6 +381,7 @@ def test_a_model_shows_its_small_pictures_or_says_how_to_have_them(browser, serv
                 )
                 # A number, which is the one in the words beside it.
                 expect(page.locator("#doubts .picture")).to_have_text("5")
+                expect(page.locator("#answers .mattered img")).to_have_count(0)  # the server was asked in vain
                 numbers = page.locator("#answers .mattered .picture").all_inner_texts()
                 words = page.locator("#answers .mattered figcaption").all_inner_texts()
                 assert [f"photo {number} of" for number in numbers] == [one.rsplit(" ", 1)[0] for one in words]

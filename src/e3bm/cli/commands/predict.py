@@ -136,12 +136,12 @@ def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndar
     return found
 
 
-def _write_json(classes: Sequence[str], rows: "Rows", note: str | None) -> None:
+def _write_json(classes: Sequence[str], rows: "Rows", note: str | None = None) -> None:
     more = {"note": note} if note else {}
     print_json([{"path": path, **found.as_json(), **more} for path, found in rows])
 
 
-def _write_csv(classes: Sequence[str], rows: "Rows", note: str | None) -> None:
+def _write_csv(classes: Sequence[str], rows: "Rows", note: str | None = None) -> None:
     from e3bm.fewshot.prediction import csv_table
 
     header, *lines = csv_table(classes, [found for _, found in rows])
@@ -150,7 +150,7 @@ def _write_csv(classes: Sequence[str], rows: "Rows", note: str | None) -> None:
     table.writerows([path, *cells] for (path, _), cells in zip(rows, lines, strict=True))
 
 
-def _write_text(classes: Sequence[str], rows: "Rows", note: str | None) -> None:
+def _write_text(classes: Sequence[str], rows: "Rows", note: str | None = None) -> None:
     """Aligned columns: path, class, probability, and what should give pause."""
     from e3bm.fewshot.prediction import remarks
 
