@@ -76,6 +76,7 @@ def test_an_ensemble_is_tested_on_the_same_episodes_and_paired_with_its_members(
     assert together.paired_with == "MAML (maml-s0)"
     assert together.parameters == 2 * rows[0].parameters
     assert read_run(ensemble.path).results[0].accuracy == together.accuracy
+    assert [line["episodes_hash"] for line in read_run(ensemble.path).test_log] == [together.episodes_hash]
 
 
 def test_only_runs_that_differ_in_their_seed_make_an_ensemble(members, small_data, tmp_path):

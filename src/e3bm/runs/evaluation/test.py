@@ -217,6 +217,7 @@ def _averaged(
         _meta_trained(member, train, settings, progress, engine) for member, train in zip(members, trained, strict=True)
     ]
     first = subjects[0]
+    _note_use(run, first.questions, settings, engine)
     labels = replace(
         first.labels,
         method=f"{len(subjects)}x {first.labels.method}",
@@ -289,10 +290,16 @@ def _open_questions(
     sampler = episode_sampler(data, settings.split, episode, settings.seed, "test", query_shares=settings.query_shares)
     check_episodes(sampler, settings.count)
     digest = episodes_hash(sampler, settings.count)
+    questions = Questions(data, episode, sampler, digest, seen)
+    _note_use(run, questions, settings, engine)
+    return questions
+
+
+def _note_use(run: Run, questions: Questions, settings: TestSettings, engine: Engine) -> None:
+    """Write down that the test split was opened for a run."""
     if settings.split == "test" and engine.leads:
-        line = {"dataset": data.images.name, "episodes": settings.count, "episodes_hash": digest}
-        RunFolder(run.path).append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line})
-    return Questions(data, episode, sampler, digest, seen)
+        asked = {"dataset": questions.data.images.name, "episodes": settings.count, "episodes_hash": questions.digest}
+        RunFolder(run.path).append("test_log", {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **asked})
 
 
 def _result(run: Run, subject: Subject, settings: TestSettings, found: Evaluation) -> Result:
