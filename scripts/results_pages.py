@@ -231,7 +231,7 @@ def _long_table(dataset: str) -> str:
     )
     places = (0, 1, 3, 4, 6, 7, 8, 9, 11, 12, 13)
     rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target, dataset) if row.ours]
-    distinct = {(row.ours and row.ours.runs, row.shots, row.backbone): row for row in reversed(rows)}
+    distinct = {(row.ours and row.ours.runs, row.shots): row for row in reversed(rows)}
     cells = [cells_of(row) for row in reversed(distinct.values())]
     return Table(columns, tuple(tuple(each[place] for place in places) for each in cells)).markdown()
 
