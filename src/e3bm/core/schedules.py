@@ -133,21 +133,10 @@ class Frozen(nn.Module):
         return tuple(value == 0.0 for value in _exactly(self.values, epochs).tolist())
 
 
-class Generated(nn.Module):
+class Generated(Learned):
     """(v1, a1) Base values, learned, that a generator moves for each task and epoch."""
 
     generated = True
-    trained = True
-
-    def __init__(self, values: Sequence[float]) -> None:
-        super().__init__()
-        self.values = nn.Parameter(_vector(values))
-
-    def base(self, epochs: int) -> Float[Tensor, " M"]:
-        return _exactly(self.values, epochs)
-
-    def silent(self, epochs: int) -> tuple[bool, ...]:
-        return (False,) * epochs
 
 
 def last_values(epochs: int) -> list[float]:

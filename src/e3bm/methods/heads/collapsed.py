@@ -1,5 +1,6 @@
 """The ensemble as one head: sum_m v_m (W_m x + b_m) is linear in x (or x/|x|), so M learners fold into one matrix."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,6 +64,21 @@ class WeightedSum(NamedTuple):
         """The sum of no terms."""
         zero = like.new_zeros(())
         return cls(zero.expand_as(like), zero.expand(len(like)))
+
+    @classmethod
+    def of_learners(
+        cls,
+        directions: Sequence[Float[Tensor, "T W N"]],
+        rates: Float[Tensor, "T M"],
+        weights: Float[Tensor, "T M"],
+    ) -> "WeightedSum":
+        """The sum of the learners that steps along known directions lead to, from zero.
+
+        An update counts in every learner after it: with the sum of their weights.
+        """
+        share = rates * weights.flip(1).cumsum(1).flip(1)
+        rows = torch.stack(list(directions), 1).flatten(2)
+        return cls(-torch.bmm(share.unsqueeze(1), rows).view_as(directions[0]), weights.sum(1))
 
     def plus(self, term: Float[Tensor, "T W N"], weight: Float[Tensor, " T"]) -> "WeightedSum":
         """The sum with one more term."""

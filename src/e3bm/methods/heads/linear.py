@@ -80,10 +80,7 @@ class LinearHead:
         rates: Float[Tensor, "T M"],
         weights: Float[Tensor, "T M"],
     ) -> WeightedSum:
-        # An update counts in every learner after it: with the sum of their weights.
-        share = rates * weights.flip(1).cumsum(1).flip(1)
-        rows = torch.stack(list(directions), 1).flatten(2)
-        return WeightedSum(-torch.bmm(share.unsqueeze(1), rows).view_as(self.start_scores), weights.sum(1))
+        return WeightedSum.of_learners(directions, rates, weights)
 
     def scores(self, ensemble: WeightedSum) -> Float[Tensor, "T Q W"]:
         coefficients, total, _ = ensemble.settled()
