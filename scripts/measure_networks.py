@@ -1,4 +1,4 @@
-"""Networks by accuracy and milliseconds: lite0, lite2, both, and the first two in 8-bit integers.
+"""Networks by accuracy, trust and milliseconds: lite0, lite2, both, and the first two in 8-bit integers.
 
 Photos are the tuning half of the birds and miniImageNet's validation classes, in the folder that E3BM_TEST_DATA names;
 every classifier meets the same support sets. ``--ranges`` finds the ranges of the 8-bit networks first, on photos of
@@ -26,6 +26,7 @@ import onnx
 import onnxruntime
 from classifier_measure.episodes import episodes, hash_of
 from classifier_measure.tables import BIRDS, MINI_IMAGENET, Table
+from classifier_measure.trust import claims, unknown
 
 from e3bm.fewshot.fitted_head import FitOptions, fit_head
 from e3bm.fewshot.networks.choice import choose_backbone
@@ -40,6 +41,8 @@ ROUNDS = 5
 TIMES = "times"
 CELLS = {"birds": (5,), "mini": (5, 12)}
 SHOTS = (1, 5)
+OURS = "E3BM"
+TRUST = ("says", "ece", "kept_known", "kept_known_ci", "rejected_unknown")
 
 
 def mini_imagenet(split: str) -> dict[str, list[bytes]]:
@@ -92,11 +95,11 @@ def features(name: str, classes: dict[str, list[bytes]]) -> tuple[np.ndarray, np
 
 def right_answers(table: Table, ways: int, shots: int, count: int) -> dict[str, list[float]]:
     """Accuracy in percent of every support set: by our classifier, and by centred cosine."""
-    prior, found = load_prior(), {"E3BM": list[float](), "centred cosine": list[float]()}
+    prior, found = load_prior(), {OURS: list[float](), "centred cosine": list[float]()}
     for one in episodes(table, ways, shots, count):
         support, query = (table.features[rows].astype(np.float32) for rows in (one.support, one.query))
         head = fit_head(prior, support, one.support_labels, ways, FitOptions())
-        found["E3BM"].append(100 * float((head.scores(query).argmax(1) == one.query_labels).mean()))
+        found[OURS].append(100 * float((head.scores(query).argmax(1) == one.query_labels).mean()))
         centre = unit_rows(support).mean(0)
         known, asked = (unit_rows(unit_rows(rows) - centre) for rows in (support, query))
         means = unit_rows(np.stack([known[one.support_labels == way].mean(0) for way in range(ways)]))
@@ -129,6 +132,7 @@ def cells_of(data: str, count: int) -> list[dict[str, object]]:
     for network in NETWORKS:
         table = Table(data, *features(network, classes), CELLS[data])
         for ways, shots in ((ways, shots) for ways in CELLS[data] for shots in SHOTS):
+            trust = claims(table, ways, shots, count) | unknown(table, ways, shots, count)
             for classifier, some in right_answers(table, ways, shots, count).items():
                 values = np.array(some)
                 more = values - plain.setdefault((ways, shots, classifier), values)
@@ -138,6 +142,8 @@ def cells_of(data: str, count: int) -> list[dict[str, object]]:
                     "more_than_lite0": round(float(more.mean()), 2), "more_interval": half(more),
                     "episodes": hash_of(table, ways, shots, count),
                 }  # fmt: skip
+                if classifier == OURS:
+                    line |= {name: trust[name] for name in TRUST if name in trust}
                 lines.append(line)
                 print(line, flush=True)
     return lines
@@ -174,22 +180,22 @@ def main() -> None:
 
 
 def table_of(lines: list[dict[str, Any]]) -> str:
-    """The table of the page: a network in a row, our classifier's accuracy in each cell."""
+    """The tables of the page: a network in a row, our classifier's accuracy in each cell, then how far to trust it."""
     (spent,) = (line["milliseconds_a_photo"] for line in lines if line["data"] == TIMES)
     cells = [(data, ways, shots) for data, some in CELLS.items() for ways in some for shots in SHOTS]
     head = ["network", "ms a photo", *(f"{data} {ways}-way {shots}-shot" for data, ways, shots in cells)]
-    rows = [head, ["---"] * len(head)]
+    rows, trusted = ([each, ["---"] * len(each)] for each in (head, [head[0], *head[2:]]))
     by_cell = {
-        (one["network"], one["data"], one["ways"], one["shots"]): one
-        for one in lines
-        if one.get("classifier") == "E3BM"
+        (one["network"], one["data"], one["ways"], one["shots"]): one for one in lines if one.get("classifier") == OURS
     }
     for network in NETWORKS:
         found = [by_cell[network, *cell] for cell in cells]
         text = lambda one: f"{one['accuracy']:.1f} ({one['more_than_lite0']:+.1f} ± {one['more_interval']:.1f})"
         first = [f"{one['accuracy']:.1f} ± {one['interval']:.1f}" for one in found]
         rows.append([f"`{network}`", f"{spent[network]:.1f}", *(first if network == "lite0" else map(text, found))])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        trust = [f"{one['ece']:.1f}, {one['kept_known']:.1f} ± {one['kept_known_ci']:.1f}" for one in found]
+        trusted.append([f"`{network}`", *trust])
+    return "\n\n".join("\n".join("| " + " | ".join(row) + " |" for row in table) for table in (rows, trusted))
 
 
 if __name__ == "__main__":
