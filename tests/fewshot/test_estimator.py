@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from e3bm import E3BMClassifier
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.prior.shipped import PIXELS, SHIPPED
+from e3bm.fewshot.prior.shipped import ANY, PHOTOS, PIXELS, SHIPPED
 from e3bm.fewshot.trust import TrustPrior
 
 
@@ -62,13 +62,17 @@ def test_details_are_the_fields_of_a_prediction(digits):
 
 
 def test_kinds_of_rows_have_their_own_numbers_of_trust(digits):
-    """Where nobody says what rows are, they have those of photos; a prior of one's own keeps its own."""
+    """Where nobody says what rows are, those with signs have what suits all kinds, and a prior of one's own its own."""
     rows, labels = digits[0][:40], digits[1][:40]
-    trust = lambda model: TrustPrior.from_json(model.fit(rows, labels).head_.trust)
+    trust = lambda model, rows=rows: TrustPrior.from_json(model.fit(rows, labels).head_.trust)
     assert trust(E3BMClassifier(kind=PIXELS)) == load_prior(None, PIXELS).trust != load_prior().trust
-    assert trust(E3BMClassifier()) == load_prior().trust
+    assert trust(E3BMClassifier()) == trust(E3BMClassifier(kind=PHOTOS), -rows) == load_prior().trust
+    assert trust(E3BMClassifier(), -rows) == trust(E3BMClassifier(kind=ANY)) == load_prior(None, ANY).trust
+    assert load_prior(None, ANY).trust not in (load_prior().trust, load_prior(None, PIXELS).trust)
     assert trust(E3BMClassifier(prior=SHIPPED, kind=PIXELS)) == load_prior().trust
-    with pytest.raises(ValueError, match=r"There is no kind 'pixel' of features; there are '.*', 'pixels',"):
+    with pytest.raises(
+        ValueError, match=r"There is no kind 'pixel' of features; there are '.*', 'any', 'photos', 'pixels',"
+    ):
         E3BMClassifier(kind="pixel").fit(rows, labels)
 
 

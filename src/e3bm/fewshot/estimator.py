@@ -17,6 +17,7 @@ except ImportError as error:
 from e3bm.fewshot.fitted_head import FitOptions, FittedHead, fit_head
 from e3bm.fewshot.prediction import column_arrays
 from e3bm.fewshot.prior.file import kinds_with_trust, load_prior
+from e3bm.fewshot.prior.shipped import ANY, PHOTOS
 
 
 class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no types
@@ -39,8 +40,10 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
     prior : str, path or None, default=None
         A prior of ``e3bm train-prior``; None is the one that comes with the package.
     kind : str or None, default=None
-        What rows are, if not features of photos: "pixels" of small drawings that were cut out, "sentences", or the
-        name of an encoder of sentences. The shipped prior has temperatures and thresholds of its own for each.
+        What rows are: features of "photos", "pixels" of small drawings that were cut out, "sentences", the name of an
+        encoder of sentences, or "any". The shipped prior has temperatures and thresholds for each; those of "any" suit
+        all kinds, and none of them as well as its own. None is "photos" for rows without negative numbers, as most
+        networks for photos give them, and "any" for others.
 
     Attributes
     ----------
@@ -85,10 +88,10 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         if len(self.classes_) < 2:
             raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]!r}.")
         options = FitOptions(unit_length=self.unit_length, recall=self.recall, calibrated=self.calibrate)
-        kinds = () if self.kind is None else (self.kind,)
         if self.kind is not None and self.kind not in (known := kinds_with_trust()):
             raise ValueError(f"There is no kind {self.kind!r} of features; there are {', '.join(map(repr, known))}.")
-        prior = load_prior(None if self.prior is None else Path(self.prior), *kinds)
+        kind = self.kind or (ANY if (X < 0).any() else PHOTOS)
+        prior = load_prior(None if self.prior is None else Path(self.prior), kind)
         fitted = fit_head(prior, X, labels.astype(np.int64), len(self.classes_), options, weights=weights)
         self.head_: FittedHead = fitted
         self.temperature_ = fitted.temperature

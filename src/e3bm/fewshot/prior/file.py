@@ -14,7 +14,7 @@ from torch import Tensor
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.prior.learner import Votes, build_prior
-from e3bm.fewshot.prior.shipped import SHIPPED, TRUST_BY_KIND, no_prior
+from e3bm.fewshot.prior.shipped import PHOTOS, SHIPPED, TRUST_BY_KIND, no_prior
 from e3bm.fewshot.prior.together import build_batch_prior
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.json_files import parse_json
@@ -122,8 +122,8 @@ def load_prior(path: Path | None = None, *kinds: str) -> FewShotPrior:
 
 
 def kinds_with_trust() -> tuple[str, ...]:
-    """Kinds of features, other than those of photos, that have numbers of trust of their own."""
-    return tuple(sorted(read_json(TRUST_BY_KIND)["trust"]))
+    """Kinds of features that have numbers of trust, photos among them."""
+    return tuple(sorted([*read_json(TRUST_BY_KIND)["trust"], PHOTOS]))
 
 
 def _fill(learner: MetaLearner, tensors: dict[str, Tensor], prefix: str, place: Path) -> None:

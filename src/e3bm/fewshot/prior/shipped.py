@@ -9,8 +9,11 @@ from e3bm.errors import CheckpointError
 SHIPPED = Path(__file__).parent / "shipped.safetensors"
 TRUST_BY_KIND = Path(__file__).parent / "trust_by_kind.json"
 """The numbers of trust of features that are no photos, in place of the shipped prior's, and where they come from."""
-PIXELS, SENTENCES = "pixels", "sentences"
-"""Kinds of features that have such numbers; an encoder of sentences may have others under its own name."""
+PIXELS, SENTENCES, ANY = "pixels", "sentences", "any"
+"""Kinds of features that have such numbers, and what suits all kinds where nobody says which one it is; an encoder of
+sentences may have others under its own name."""
+PHOTOS = "photos"
+"""The kind that has the shipped prior's own numbers."""
 
 
 @cache
