@@ -26,8 +26,7 @@ from torch.nn import functional
 from e3bm.core.learner import MetaLearner
 from e3bm.fewshot.meta.pools import FeaturePool
 from e3bm.fewshot.meta.settings import PriorSettings
-from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks
-from e3bm.fewshot.meta.train_trust import fit_to_tasks as fit
+from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks, fit_to_tasks
 from e3bm.fewshot.meta.views import open_trust_classes
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.shipped import PIXELS, SENTENCES, TRUST_BY_KIND
@@ -36,7 +35,6 @@ from e3bm.fewshot.trust import TrustPrior
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import read_json, write_json
 
-WAYS_APART = (3, 5, 9)  # numbers of ways from which on thresholds are found anew
 DRAWN, SIDES = ("omniglot", "glyphs"), (8, 16)
 INK = 0.3  # of the darkest pixel: what is darker belongs to the drawing
 Facts = dict[str, Any]
@@ -94,14 +92,14 @@ def of_sentences(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> t
         "sentences": sha256(json.dumps(sentences, sort_keys=True).encode()).hexdigest(),
         "encoders": {encoder.origin.name: encoder.digest() for encoder in encoders},
     }
-    return {kind: fit(tasks, WAYS_APART) for kind, tasks in drawn.items()}, about
+    return {kind: fit_to_tasks(tasks) for kind, tasks in drawn.items()}, about
 
 
 def of_pixels(learner: MetaLearner, tasks: int, seed: int) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of small pictures."""
     pools = [pool for name in DRAWN for pool in pixel_pools(name)]
     about = {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pools}
-    return {PIXELS: fit(tasks_of(learner, pools, tasks, seed), WAYS_APART)}, {"pixels": about}
+    return {PIXELS: fit_to_tasks(tasks_of(learner, pools, tasks, seed))}, {"pixels": about}
 
 
 def main() -> None:
