@@ -28,8 +28,7 @@ from torch.nn import functional
 from e3bm.core.learner import MetaLearner
 from e3bm.fewshot.meta.pools import FeaturePool
 from e3bm.fewshot.meta.settings import PriorSettings
-from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks
-from e3bm.fewshot.meta.train_trust import fit_to_tasks as fit
+from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks, fit_to_tasks
 from e3bm.fewshot.meta.views import open_trust_classes, open_trust_pools
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.shipped import ANY, PIXELS, SENTENCES, TRUST_BY_KIND
@@ -39,7 +38,6 @@ from e3bm.progress import Silent
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import read_json, write_json
 
-WAYS_APART = (3, 5, 9)  # numbers of ways from which on thresholds are found anew
 DRAWN, SIDES = ("omniglot", "glyphs"), (8, 16)
 INK = 0.3  # of the darkest pixel: what is darker belongs to the drawing
 Facts = dict[str, Any]
@@ -102,13 +100,13 @@ def of_sentences(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> t
     pools, about = sentence_pools(folder)
     drawn = {name: tasks_of(learner, own, tasks, seed) for name, own in pools.items()}
     drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
-    return {kind: fit(tasks, WAYS_APART) for kind, tasks in drawn.items()}, about
+    return {kind: fit_to_tasks(tasks) for kind, tasks in drawn.items()}, about
 
 
 def of_pixels(learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of small pictures."""
     pools = [pool for name in DRAWN for pool in pixel_pools(name)]
-    return {PIXELS: fit(tasks_of(learner, pools, tasks, seed), WAYS_APART)}, {"pixels": digests(pools)}
+    return {PIXELS: fit_to_tasks(tasks_of(learner, pools, tasks, seed))}, {"pixels": digests(pools)}
 
 
 def of_any(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
@@ -119,7 +117,7 @@ def of_any(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[d
     families = [photos, [pool for own in by_encoder.values() for pool in own], pixels]
     most = max(map(len, families))
     drawn = [tasks_of(learner, pools, round(tasks * most / len(pools)), seed) for pools in families]
-    found = fit([task for family in drawn for task in family], WAYS_APART)
+    found = fit_to_tasks([task for family in drawn for task in family])
     return {ANY: found}, about | {"photos": digests(photos), "pixels": digests(pixels)}
 
 

@@ -41,7 +41,8 @@ class TrustPrior:
     """Weights of the log temperature in ``temperature_facts``; empty or fewer in a prior of an older e3bm."""
     location: tuple[float, ...] = ()
     log_scale: tuple[float, ...] = ()
-    """Weights in ``known_facts`` of the mean, and of the logarithm of the spread, of known scores of new examples."""
+    """Weights in ``known_facts`` of the mean of known scores of new examples, and of the logarithm of a unit of how
+    far they lie from it: about the distance to the lowest twentieth."""
     quantiles: tuple[Curve, ...] = ()
     """Known scores minus location, over scale, at every level of LEVELS, by shots; and so for each of ``ways``."""
     ways: tuple[float, ...] = ()

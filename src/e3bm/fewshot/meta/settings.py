@@ -43,7 +43,7 @@ class PriorSettings(Settings):
     """How the part that uses unlabelled examples together is trained."""
     trust_datasets: tuple[str, ...] = ()
     """Data sets on which temperatures and thresholds are fitted; one named twice counts twice; none: ``datasets``."""
-    trust_tasks: int = Field(default=16, ge=2)
+    trust_tasks: int = Field(default=80, ge=2)
     """Tasks from each of them with three or more shots; there are more tasks with fewer shots."""
     start: Path | None = None
     """A prior whose learned parts are kept, so that only temperatures and thresholds are fitted again."""

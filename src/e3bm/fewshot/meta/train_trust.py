@@ -35,9 +35,10 @@ MOST_WAYS, MOST_EXAMPLES = 50, 150
 QUERIES, ALL_QUERIES = 15, 150  # of a class at most, and of a task about
 FALSE_ALARMS = 0.03  # share of right labels that may be pointed out, over all pools; of good photos it is far less
 RIDGE = 1e-4
-FAIRNESS = 5.0  # what the squared gap between claimed and true accuracy of a cell counts against likelihood
-WAYS_APART = (4, 9)  # numbers of ways from which on tasks are another cell
-SMALLEST_SPREAD = 0.1  # of known scores of a task
+FAIRNESS = 5.0  # what the squared gap between what a cell should have and what it has counts against the other loss
+WAYS_APART = (3, 5, 9)  # numbers of ways from which on tasks are another cell
+LOST = 0.05  # share of known examples that thresholds are fitted to lose
+SOFTNESS = 0.1  # of the step between lost and kept, in known scores
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,11 @@ def draw_trust_tasks(
     return drawn
 
 
-def fit_to_tasks(tasks: Sequence[TrustTask], ways_apart: Sequence[int] = ()) -> TrustPrior:
-    """Everything a TrustPrior holds; thresholds are found apart for tasks from so many ways on."""
+def fit_to_tasks(tasks: Sequence[TrustTask]) -> TrustPrior:
+    """Everything a TrustPrior holds."""
     trust = TrustPrior(known=(), temperature=_temperature_weights(tasks))
     trust = replace(trust, known=_known_weights(tasks, trust))
-    return _with_levels(tasks, replace(trust, suspicion=_suspicion(tasks, trust)), ways_apart)
+    return _with_levels(tasks, replace(trust, suspicion=_suspicion(tasks, trust)))
 
 
 def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random.Generator) -> TrustTask:
@@ -116,8 +117,7 @@ def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random
 def _temperature_weights(tasks: Sequence[TrustTask]) -> tuple[float, ...]:
     """Weights under which the queries are likely, and under which no cell claims more or less than it gets right.
 
-    Every task counts by its loss in units of log W. A cell is what tasks of one pool, of equal shots and of about equal
-    ways have in common; likelihood alone leaves whole cells too unsure.
+    Every task counts by its loss in units of log W. Likelihood alone leaves whole cells too unsure.
     """
     facts = torch.from_numpy(np.stack([task.facts for task in tasks]))
     curves = torch.stack(
@@ -125,21 +125,37 @@ def _temperature_weights(tasks: Sequence[TrustTask]) -> tuple[float, ...]:
     ).double()
     claims = torch.stack([claims_by_temperature(task.scores) for task in tasks]).double()
     right = torch.tensor([float((task.scores.argmax(-1) == task.labels).double().mean()) for task in tasks]).double()
-    cell_names = [(task.pool, task.shots, sum(task.head.ways >= ways for ways in WAYS_APART)) for task in tasks]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(cell_names))}
-    cells = torch.tensor([numbers[name] for name in cell_names])
-    sizes = torch.bincount(cells).double()
+    unfair = _unfairness(tasks)
     first, step, rows = float(GRID[0]), float(GRID[1] - GRID[0]), torch.arange(len(tasks))
 
     def loss(weights: Tensor) -> Tensor:
         place = ((facts @ weights - first) / step).clamp(0, len(GRID) - 1.001)
         left = place.floor().long()
         between = lambda table: torch.lerp(table[rows, left], table[rows, left + 1], place - left)
-        gaps = torch.zeros_like(sizes).index_add(0, cells, between(claims) - right) / sizes
-        unfair = (sizes * gaps.square()).sum() / len(tasks)
-        return between(curves).mean() + FAIRNESS * unfair + RIDGE * weights.square().sum()
+        return between(curves).mean() + unfair(between(claims) - right) + RIDGE * weights.square().sum()
 
     return _minimised(loss, facts.shape[1])
+
+
+def _unfairness(tasks: Sequence[TrustTask]) -> Callable[[Tensor], Tensor]:
+    """A loss of the gaps of tasks: their mean over a cell should be nought, whatever those of single tasks are.
+
+    A cell is what tasks of one pool, of equal shots and of about equal ways have in common.
+    """
+    names = [(task.pool, task.shots, _about_ways(task)) for task in tasks]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    cells = torch.tensor([numbers[name] for name in names])
+    sizes = torch.bincount(cells).double()
+
+    def unfair(gaps: Tensor) -> Tensor:
+        means = torch.zeros_like(sizes).index_add(0, cells, gaps) / sizes
+        return FAIRNESS * (sizes * means.square()).sum() / len(tasks)
+
+    return unfair
+
+
+def _about_ways(task: TrustTask) -> int:
+    return sum(task.head.ways >= ways for ways in WAYS_APART)
 
 
 def _known_weights(tasks: Sequence[TrustTask], trust: TrustPrior) -> tuple[float, ...]:
@@ -175,11 +191,11 @@ def _suspicion(tasks: Sequence[TrustTask], trust: TrustPrior) -> float:
     return max(0.0, float(torch.quantile(torch.cat(odds), 1 - FALSE_ALARMS)))
 
 
-def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior, ways_apart: Sequence[int]) -> TrustPrior:
-    """Where known scores lie, how far from there they are found, and their quantiles after both are taken out.
+def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
+    """Where known scores lie, how far below that the share LOST of them begins, and their quantiles in these units.
 
-    The spread is that of scores around where they were expected: what is not foreseen of a task is part of it. It is
-    large with two classes and small with many.
+    The distance is fitted to where the lowest scores of tasks are, not to their spread: tails of pools differ. No cell
+    should lose more or fewer than others.
     """
     scores, facts = [], []
     for task in tasks:
@@ -190,22 +206,24 @@ def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior, ways_apart: Sequ
         facts.append(known_facts(task.facts, task.head, temperature, task.shots, task.held_out, trust))
     design = torch.from_numpy(np.stack(facts))
     location = _least_squares(design, torch.stack([each.mean() for each in scores]))
-    missed = zip(scores, design @ location, strict=True)
-    squares = torch.stack([(each - centre).square().mean() for each, centre in missed]) + SMALLEST_SPREAD**2
+    centres, every, unfair = design @ location, torch.cat(scores), _unfairness(tasks)
+    sizes = torch.tensor([len(each) for each in scores])
+    task_of = torch.arange(len(tasks)).repeat_interleave(sizes)
+    mean_of_tasks = lambda values: torch.zeros(len(tasks)).double().index_add(0, task_of, values) / sizes
 
-    def surprise(weights: Tensor) -> Tensor:
-        scale = (design @ weights).clamp(-5, 5)
-        return (scale + squares * torch.exp(-2 * scale) / 2).mean() + RIDGE * weights.square().sum()
+    def misplaced(weights: Tensor) -> Tensor:
+        above = every - (centres - (design @ weights).clamp(-5, 5).exp())[task_of]
+        # The pinball loss, least where the share LOST lies below, with a round corner.
+        each = LOST * above + SOFTNESS * functional.softplus(-above / SOFTNESS)
+        lost = mean_of_tasks(torch.sigmoid(-above / SOFTNESS))
+        return mean_of_tasks(each).mean() + unfair(lost - LOST) + RIDGE * weights.square().sum()
 
-    log_scale = torch.tensor(_minimised(surprise, design.shape[1]), dtype=torch.double)
-    placed = [
-        (each - centre) / spread
-        for each, centre, spread in zip(scores, design @ location, (design @ log_scale).exp(), strict=True)
-    ]
+    log_scale = torch.tensor(_minimised(misplaced, design.shape[1]), dtype=torch.double)
+    spreads = (design @ log_scale).clamp(-5, 5).exp()
+    placed = [(each - centre) / spread for each, centre, spread in zip(scores, centres, spreads, strict=True)]
     curves, ways = [], []
-    parts = [sum(task.head.ways >= apart for apart in ways_apart) for task in tasks]
-    for part in sorted(set(parts)):
-        own = [(task, each) for task, each, place in zip(tasks, placed, parts, strict=True) if place == part]
+    for part in sorted(set(map(_about_ways, tasks))):
+        own = [(task, each) for task, each in zip(tasks, placed, strict=True) if _about_ways(task) == part]
         curves += _quantile_curves(own)
         ways.append(float(np.exp(np.mean([np.log(task.head.ways) for task, _ in own]))))
     return replace(
@@ -213,7 +231,7 @@ def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior, ways_apart: Sequ
         location=tuple(location.tolist()),
         log_scale=tuple(log_scale.tolist()),
         quantiles=tuple(curves),
-        ways=tuple(ways) if ways_apart else (),
+        ways=tuple(ways),
     )
 
 
