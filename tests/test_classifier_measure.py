@@ -65,6 +65,14 @@ def test_a_call_that_asks_no_classifier_leaves_the_rows_of_its_cell(tmp_path):
     (cell,) = part["cells"].values()
     assert set(cell) == {"ways", "shots", "trust", "views"}
 
+    kept.change_cell(path, "birds", 5, 1, 100, rows=[], trust={"unknown": {"kept_known": 94.0}})
+    fewer, more = kept.read(path)["birds"]["cells"].values()
+    assert set(fewer) == {"ways", "shots", "views"}
+    assert more["trust"] == {"unknown": {"kept_known": 94.0}}
+    kept.change_cell(path, "birds", 5, 1, 100, rows=[], views={"accuracy": 81.0})
+    (cell,) = kept.read(path)["birds"]["cells"].values()
+    assert set(cell) == {"ways", "shots", "trust", "views"}
+
 
 def test_the_interval_of_a_share_is_that_of_its_mean_over_support_sets():
     from classifier_measure.trust import means_of

@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,23 @@ def cell_name(ways: int, shots: int, episodes: int) -> str:
 
 
 def change_cell(path: Path, name: str, ways: int, shots: int, count: int, *, rows: list[Any], **parts: Any) -> None:
-    """Replace the rows of one cell, where there are new ones, and some of its parts."""
+    """Replace the rows of one cell, where there are new ones, and some of its parts, of whatever number of episodes."""
     with _changing(path, name) as part:
         if rows:
             others = [row for row in part["rows"] if (row["ways"], row["shots"]) != (ways, shots)]
             part["rows"] = sorted([*others, *rows], key=lambda row: (row["ways"], row["shots"]))
         if parts:
+            for other, cell in list(part["cells"].items()):
+                left = cell if (cell["ways"], cell["shots"]) != (ways, shots) else _without(cell, parts)
+                part["cells"][other] = left
+                if left.keys() == {"ways", "shots"}:
+                    del part["cells"][other]
             cell = part["cells"].setdefault(cell_name(ways, shots, count), {"ways": ways, "shots": shots})
             cell.update(parts)
+
+
+def _without(cell: Part, names: Collection[str]) -> Part:
+    return {name: value for name, value in cell.items() if name not in names}
 
 
 def add_to_log(path: Path, name: str, about: str, line: dict[str, Any]) -> None:
