@@ -57,13 +57,37 @@ def test_an_svm_in_the_span_has_the_margins_that_it_has_in_all_dimensions(ways):
 def test_a_call_that_asks_no_classifier_leaves_the_rows_of_its_cell(tmp_path):
     from classifier_measure import kept
 
-    path, row = tmp_path / "measured.json.xz", {"ways": 5, "shots": 1, "accuracy": 80.0}
+    path = tmp_path / "measured.json.xz"
+    row = {"ways": 5, "shots": 1, "method": "ours", "accuracy": 80.0, "ci": 1.0, "episodes_hash": "a"}
     kept.change_cell(path, "birds", 5, 1, 20, rows=[row], trust={"unknown": {"kept_known": 95.0}})
     kept.change_cell(path, "birds", 5, 1, 20, rows=[], views={"accuracy": 80.0})
     part = kept.read(path)["birds"]
     assert part["rows"] == [row]
     (cell,) = part["cells"].values()
     assert set(cell) == {"ways", "shots", "trust", "views"}
+
+    kept.change_cell(path, "birds", 5, 1, 100, rows=[], trust={"unknown": {"kept_known": 94.0}})
+    fewer, more = kept.read(path)["birds"]["cells"].values()
+    assert set(fewer) == {"ways", "shots", "views"}
+    assert more["trust"] == {"unknown": {"kept_known": 94.0}}
+    kept.change_cell(path, "birds", 5, 1, 100, rows=[], views={"accuracy": 81.0})
+    (cell,) = kept.read(path)["birds"]["cells"].values()
+    assert set(cell) == {"ways", "shots", "trust", "views"}
+
+
+def test_rivals_stay_while_ours_is_as_accurate_as_before_on_the_same_episodes(tmp_path):
+    from classifier_measure import kept
+
+    path = tmp_path / "measured.json.xz"
+    ours = {"ways": 5, "shots": 1, "method": "ours", "accuracy": 80.0, "ci": 1.0, "episodes_hash": "a", "ece": 9.0}
+    rival = {**ours, "method": "rival", "ours_minus_this": {"accuracy": 1.0, "ci": 0.5, "nll": 0.1, "nll_ci": 0.1}}
+    kept.change_cell(path, "birds", 5, 1, 20, rows=[ours, rival])
+    kept.change_cell(path, "birds", 5, 1, 20, rows=[{**ours, "ece": 4.0}])
+    new, old = kept.read(path)["birds"]["rows"]
+    assert new["ece"] == 4.0
+    assert old == {**rival, "ours_minus_this": {"accuracy": 1.0, "ci": 0.5}}
+    kept.change_cell(path, "birds", 5, 1, 20, rows=[{**ours, "accuracy": 81.0}])
+    assert [row["method"] for row in kept.read(path)["birds"]["rows"]] == ["ours"]
 
 
 def test_the_interval_of_a_share_is_that_of_its_mean_over_support_sets():

@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,43 @@ def cell_name(ways: int, shots: int, episodes: int) -> str:
 
 
 def change_cell(path: Path, name: str, ways: int, shots: int, count: int, *, rows: list[Any], **parts: Any) -> None:
-    """Replace the rows of one cell, where there are new ones, and some of its parts."""
+    """Replace the rows of one cell, where there are new ones, and some of its parts, of whatever number of episodes."""
     with _changing(path, name) as part:
         if rows:
-            others = [row for row in part["rows"] if (row["ways"], row["shots"]) != (ways, shots)]
-            part["rows"] = sorted([*others, *rows], key=lambda row: (row["ways"], row["shots"]))
+            before = [row for row in part["rows"] if (row["ways"], row["shots"]) == (ways, shots)]
+            others = [row for row in part["rows"] if row not in before]
+            part["rows"] = sorted(
+                [*others, *rows, *_still_true(before, rows)], key=lambda row: (row["ways"], row["shots"])
+            )
         if parts:
+            for other, cell in list(part["cells"].items()):
+                left = cell if (cell["ways"], cell["shots"]) != (ways, shots) else _without(cell, parts)
+                part["cells"][other] = left
+                if left.keys() == {"ways", "shots"}:
+                    del part["cells"][other]
             cell = part["cells"].setdefault(cell_name(ways, shots, count), {"ways": ways, "shots": shots})
             cell.update(parts)
+
+
+def _still_true(before: list[Part], rows: list[Part]) -> list[Part]:
+    """Rows of classifiers that were not measured again, if the others are as accurate as before on the same episodes.
+
+    Differences of likelihood from ours are dropped: our temperatures may be new.
+    """
+    found = {row["method"]: row for row in rows}
+    again = {row["method"]: row for row in before if row["method"] in found}
+    same = lambda row, other: all(row[key] == other[key] for key in ("episodes_hash", "accuracy", "ci"))
+    if again.keys() != found.keys() or not all(same(row, found[name]) for name, row in again.items()):
+        return []
+    kept_rows = [_without(row, ()) for row in before if row["method"] not in found]
+    for row in kept_rows:
+        if "ours_minus_this" in row:
+            row["ours_minus_this"] = _without(row["ours_minus_this"], ("nll", "nll_ci"))
+    return kept_rows
+
+
+def _without(cell: Part, names: Collection[str]) -> Part:
+    return {name: value for name, value in cell.items() if name not in names}
 
 
 def add_to_log(path: Path, name: str, about: str, line: dict[str, Any]) -> None:

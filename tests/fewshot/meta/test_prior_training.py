@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from e3bm.errors import DataError
+from e3bm.fewshot.fitted_head import LEVELS
 from e3bm.fewshot.meta.pools import FeaturePool, TaskShapes, draw_batches, draw_tasks, task_batch, uneven_queries
 from e3bm.fewshot.meta.train import train_prior, validate
-from e3bm.fewshot.meta.train_trust import SHOTS, fit_trust
+from e3bm.fewshot.meta.train_trust import LOST, SHOTS, draw_trust_tasks, fit_to_tasks, fit_trust
 from e3bm.fewshot.prior.learner import build_prior
+from e3bm.fewshot.trust import choose_temperature, known_facts, known_levels, known_scores
 from e3bm.runs.settings import OptimiserSettings
 
 
@@ -92,5 +94,26 @@ def test_the_numbers_of_trust_follow_from_tasks(pool):
     assert len(trust.temperature) == 14
     assert len(trust.known) == 15
     assert len(trust.location) == len(trust.log_scale) == 21
-    assert [curve(1) for curve in trust.quantiles] == sorted(curve(1) for curve in trust.quantiles)
+    by_ways = np.array([curve(1) for curve in trust.quantiles]).reshape(len(trust.ways), -1)
+    assert (np.diff(by_ways) >= 0).all()
     assert trust.suspicion >= 0
+
+
+def test_thresholds_lose_the_same_share_whatever_the_tails(pool):
+    """Two pools, one of which has far-off examples: each should lose about a twentieth of the known."""
+    far = pool.features.copy()
+    far[::7, 1:] *= 3
+    pools = [pool, FeaturePool("far-off", far, pool.labels)]
+    learner = build_prior(epochs=3).double().requires_grad_(False)
+    tasks = draw_trust_tasks(learner, pools, tasks=8, seed=0, advance=lambda done: None)
+    trust = fit_to_tasks(tasks)
+    kept: dict[str, list[float]] = {}
+    for task in tasks:
+        temperature = choose_temperature(task.facts, trust)
+        facts = known_facts(task.facts, task.head, temperature, task.shots, task.held_out, trust)
+        levels = known_levels(facts, task.head.ways, task.shots, trust)
+        scores = known_scores(task.scores, task.distances, temperature, task.head.facts.unsqueeze(0), trust)
+        share = (scores >= levels[LEVELS.index(LOST)]).double().mean()
+        kept.setdefault(task.pool, []).append(float(share))
+    for shares in kept.values():
+        assert np.mean(shares) == pytest.approx(1 - LOST, abs=0.02)
