@@ -259,21 +259,28 @@ def claims_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     return table(["data", "ways", *(f"{each} shot{'s' * (each > 1)}" for each in shots)], lines)
 
 
-def any_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
-    """Rows of no named kind: by how much the classifier is too sure, ECE, and the share of known ones that is kept."""
-    lines = [
-        [name, str(cell["ways"]), str(cell["shots"]), f"{own['accuracy']:.1f}", f"{own['says']:.1f}",
-         f"{own['gap']:+.1f} ± {own['gap_ci']:.1f}", f"{own['ece']:.1f}",
-         f"{own['kept_known']:.1f} ± {own['kept_known_ci']:.1f}"]
+def any_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """Rows of no named kind: by how much the classifier is too sure, with its ECE; and the share of known ones kept."""
+    own = {
+        (name, str(cell["ways"]), cell["shots"]): cell["any"]
         for name in names
-        for cell in found[name]["cells"].values()
-        if (own := cell.get("any"))
-    ]  # fmt: skip
-    columns = ["data", "ways", "shots", "accuracy %", "says %", "too sure by", "ECE %", "known kept %"]
-    return table(columns, sorted(lines, key=lambda line: (names.index(line[0]), int(line[1]), int(line[2]))))
+        for cell in sorted(found[name]["cells"].values(), key=lambda cell: cell["ways"])
+        if "any" in cell
+    }
+    shots = sorted({cell[2] for cell in own})
+    columns = ["data", "ways", *(f"{each} shot{'s' * (each > 1)}" for each in shots)]
+    texts = {
+        "too sure by, and ECE %": lambda one: f"{one['gap']:+.1f} ± {one['gap_ci']:.1f}, {one['ece']:.1f}",
+        "known kept %": lambda one: f"{one['kept_known']:.1f} ± {one['kept_known_ci']:.1f}",
+    }
+    rows = list(dict.fromkeys(cell[:2] for cell in own))
+    return "\n\n".join(
+        f"{title}:\n\n" + table(columns, [[*row, *(text(own[(*row, each)]) for each in shots)] for row in rows])
+        for title, text in texts.items()
+    )
 
 
-ONLY = {"map": map_tables, "views": views_table, "text": text_tables, "claims": claims_table, "any": any_table}
+ONLY = {"map": map_tables, "views": views_table, "text": text_tables, "claims": claims_table, "any": any_tables}
 
 
 def main() -> None:
