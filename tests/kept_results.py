@@ -118,6 +118,8 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
                     found |= {(own["accuracy"], own["ci"]), (own["kept_known"], own["kept_known_ci"])}
                     found.add((own["gap"], own["gap_ci"]))
             found |= {(one["gap"], one["gap_ci"]) for one in (cell.get("claims") for cell in cells) if one}
+            for unnamed in (cell["any"] for cell in cells if "any" in cell):
+                found |= {(unnamed[name], unnamed[f"{name}_ci"]) for name in ("gap", "kept_known")}
             batches = [kind for cell in part["cells"].values() for kind in cell.get("map", {}).values()]
             found |= {tuple(answers["minus_ours"]) for kind in batches for answers in kind.values()}
     sentences = results / "classifier" / "text.jsonl"
@@ -128,6 +130,7 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     if networks.exists():
         for row in (row for row in map(json.loads, networks.read_text().splitlines()) if "accuracy" in row):
             found |= {(row["accuracy"], row["interval"]), (row["more_than_lite0"], row["more_interval"])}
+            found |= {(row[name], row[f"{name}_ci"]) for name in ("kept_known",) if name in row}
     whitening = results / "study" / "whitening.json"
     if whitening.exists():
         for row in json.loads(whitening.read_text())["rows"]:
