@@ -81,7 +81,7 @@ class FeatureExtractor:
 
     def with_pipeline(self, pipeline: PhotoPipeline) -> "FeatureExtractor":
         """The same network with another preprocessing."""
-        several = len(self.network.parts) if isinstance(self.network, SideBySide) else 1
+        several = len(self.parts())
         found = len(pipeline.parts) if isinstance(pipeline, SeveralPipelines) else 1
         if found != several:
             raise SettingsError(
@@ -95,27 +95,16 @@ class FeatureExtractor:
 
         Unless ``opened`` is false, a packaged network is made ready to run first: only then this is known for sure.
         """
-        network = self.network
-        if not isinstance(network, PackagedNetwork | SideBySide):
+        if not isinstance(self.network, PackagedNetwork | SideBySide):
             return (
                 f"Photos go through torch, which starts more slowly: the backbone '{self.origin.name}' cannot run in "
                 f"onnxruntime."
             )
-        parts = network.parts if isinstance(network, SideBySide) else (network,)
-        return next(filter(None, (part.runner().note for part in parts)), None) if opened else None
+        return next(filter(None, (part.runner().note for part in self.parts())), None) if opened else None
 
-    def torch_networks(self) -> "tuple[nn.Module, ...]":
-        """The network as a module of torch, or each of several that stand side by side."""
-        network: Any = self.network
-        if not isinstance(network, PackagedNetwork | SideBySide):
-            return (network,)
-        parts = network.parts if isinstance(network, SideBySide) else (network,)
-        if any(part.weights.int8 for part in parts):
-            raise SettingsError(
-                f"The backbone '{self.origin.name}' computes in 8-bit integers, which cannot be exported; "
-                "fit the model with the network of the same name without -int8 for that."
-            )
-        return tuple(part.module() for part in parts)
+    def parts(self) -> tuple[Any, ...]:
+        """The network, a module of torch or a packaged one, or each of several that stand side by side."""
+        return self.network.parts if isinstance(self.network, SideBySide) else (self.network,)
 
     def pipelines(self) -> tuple[Pipeline, ...]:
         """The preprocessing, or that of each of several networks."""
@@ -127,7 +116,7 @@ class FeatureExtractor:
             return self.origin.digest
         from e3bm.runs.assembly import weights_digest
 
-        (network,) = self.torch_networks()
+        (network,) = self.parts()
         return weights_digest(network)
 
     def features_or_errors(

@@ -114,7 +114,7 @@ def model_bytes(
         tensors[PICTURES] = np.frombuffer(b"".join(fitted.pictures), dtype=np.uint8)
         about[PICTURES] = [len(one) for one in fitted.pictures]
     if keep_backbone and extractor.origin.kind in WITH_WEIGHTS:
-        (network,) = extractor.torch_networks()
+        (network,) = extractor.parts()
         tensors |= {f"backbone.{name}": value.detach().cpu().numpy() for name, value in network.state_dict().items()}
     copies = {name: np.ascontiguousarray(value).reshape(value.shape) for name, value in tensors.items()}
     # One entry only: safetensors writes several in any order, and the same model should have the same bytes.

@@ -30,6 +30,8 @@ from e3bm.fewshot.fitted_head import LEVELS, FittedHead
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.model_file import check_export_target
 from e3bm.fewshot.networks.cache import quiet_runtime
+from e3bm.fewshot.networks.graph import IR_VERSION, OPSET, network_graph
+from e3bm.fewshot.networks.packaged import PackagedNetwork
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.methods.heads.collapsed import unit
 from e3bm.progress import Progress, Silent, stage
@@ -54,18 +56,13 @@ class ExportedModel:
     """The largest difference of a number between Python's prediction and onnxruntime on the images that were tried."""
 
 
-class ClassifierGraph(nn.Module):
-    """Pixels to everything that is said of a photo; the head works in double precision, as in Python."""
+class HeadGraph(nn.Module):
+    """Features to everything that is said of a photo; it works in double precision, as in Python."""
 
-    def __init__(self, networks: "Sequence[PixelNetwork]", fitted: FittedHead, views: int = 1) -> None:
+    def __init__(self, fitted: FittedHead, views: int = 1) -> None:
         """``views`` is that of a FeatureExtractor."""
         super().__init__()
-        self.views = views
-        self.networks, self.threshold, head = (
-            nn.ModuleList(networks),
-            fitted.threshold,
-            EnsembleHead.of(fitted.ensemble),
-        )
+        self.views, self.threshold, head = views, fitted.threshold, EnsembleHead.of(fitted.ensemble)
         double = lambda values: nn.Buffer(torch.as_tensor(values).double())
         self.centre, self.factor, self.unit_length = double(head.centre), float(head.factor), head.unit_length
         self.weight, self.bias = double(head.weight / fitted.temperature), double(head.bias / fitted.temperature)
@@ -78,12 +75,10 @@ class ClassifierGraph(nn.Module):
         ends, shares = torch.from_numpy(fitted.score_levels()), torch.tensor(LEVELS, dtype=torch.double)
         self.ends, self.steps, self.rises = double(ends[:-1]), double(ends.diff()), double(shares.diff())
 
-    def forward(self, *pixels: Tensor) -> tuple[Tensor, ...]:
-        """[N, height, width, channels] of uint8, for every network, to OUTPUTS."""
-        features = self.features(pixels)
-        if self.views == MOST_VIEWS:
-            features = (features + self.features([each.flip(2) for each in pixels])) / MOST_VIEWS
-        features = features.double()
+    def forward(self, rows: list[Tensor]) -> tuple[Tensor, ...]:
+        """[views * N, features] of every network to OUTPUTS; of several networks at unit length, side by side."""
+        features = rows[0] if len(rows) == 1 else torch.cat([unit(row) for row in rows], -1)
+        features = features.view(self.views, -1, features.shape[-1]).mean(0).double()
         placed = ((unit(features) if self.unit_length else features) - self.centre) * self.factor
         scores = placed @ self.weight.mT + self.bias
         shares = scores.softmax(-1)
@@ -103,26 +98,20 @@ class ClassifierGraph(nn.Module):
         below = LEVELS[0] + ((known.unsqueeze(-1) - self.ends) / self.steps).clamp(0, 1) @ self.rises
         return shares.float(), shares.argmax(-1), known < self.threshold, (1 - below).float(), disagreement.float()
 
-    def features(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Of one network as they are; of several at unit length, side by side."""
-        rows = [network(each) for network, each in zip(self.networks, pixels, strict=True)]
-        return rows[0] if len(rows) == 1 else torch.cat([unit(row) for row in rows], -1)
 
+class ImagesGraph(nn.Module):
+    """Pixels to what a network takes: normalised, all views one after another."""
 
-class PixelNetwork(nn.Module):
-    """A network behind its normalisation."""
-
-    def __init__(self, network: nn.Module, normalisation: Normalisation) -> None:
+    def __init__(self, normalisation: Normalisation, views: int = 1) -> None:
         super().__init__()
+        self.views = views
         mean, std = torch.tensor(normalisation.mean).double(), torch.tensor(normalisation.std).double()
-        self.network, self.scale = network, nn.Buffer((1 / std).float())
-        self.shift = nn.Buffer((-mean / std).float())
+        self.scale, self.shift = nn.Buffer((1 / std).float()), nn.Buffer((-mean / std).float())
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """[N, height, width, channels] of uint8 to features."""
+        """[N, height, width, channels] of uint8 to [views * N, channels, height, width]."""
         images = (pixels.float() * self.scale + self.shift).permute(0, 3, 1, 2).contiguous()
-        features: Tensor = self.network(images).flatten(1)
-        return features
+        return torch.cat([images, images.flip(3)]) if self.views == MOST_VIEWS else images
 
 
 def _log_sum_exp(scores: Tensor) -> Tensor:
@@ -137,27 +126,11 @@ def export_onnx(model: FewShotClassifier, path: str | Path, progress: Progress |
     progress = progress or Silent()
     target, fitted, extractor = Path(path), model.fitted, model.extractor
     pipelines = extractor.pipelines()
-    networks = [
-        PixelNetwork(network, pipeline.normalisation)
-        for network, pipeline in zip(extractor.torch_networks(), pipelines, strict=True)
-    ]
-    graph = ClassifierGraph(networks, fitted.head, extractor.views).eval()
-    names = [INPUT + _ending(place) for place in range(len(networks))]
+    names = [INPUT + _ending(place) for place in range(len(pipelines))]
     random = np.random.default_rng(0)
     tried = [_pictures(pipelines, extractor.channels, count, random) for count in TRIED]
-    batch = {0: torch.export.Dim("batch")}
     with stage(progress, "making the ONNX graph", 0), _quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            graph,
-            tuple(map(torch.from_numpy, tried[-1])),
-            input_names=names,
-            output_names=list(OUTPUTS),
-            dynamic_shapes=((batch,) * len(networks),),
-            dynamo=True,
-            verbose=False,
-        )
-    assert program is not None
-    proto = program.model_proto
+        proto = _graph(onnx, model, dict(zip(names, map(torch.from_numpy, tried[-1]), strict=True)))
     onnx.helper.set_model_props(proto, _about(fitted, extractor.origin.name, pipelines))
     content = proto.SerializeToString()
     inputs = [dict(zip(names, each, strict=True)) for each in tried]
@@ -171,6 +144,54 @@ def export_onnx(model: FewShotClassifier, path: str | Path, progress: Progress |
     write_bytes(target, content)
     shapes = {name: each.shape[1:] for name, each in zip(names, tried[0], strict=True)}
     return ExportedModel(target, len(content), shapes, difference)
+
+
+def _graph(onnx: Any, model: FewShotClassifier, pixels: dict[str, Tensor]) -> Any:
+    """Pixels to images and images to features, for every network; then the features of all to OUTPUTS."""
+    extractor, batch = model.extractor, torch.export.Dim("batch")
+    seen = batch * extractor.views if extractor.views > 1 else batch
+    before, networks, rows = dict[str, Any](), dict[str, Any](), dict[str, Tensor]()
+    for (name, example), part, pipeline in zip(pixels.items(), extractor.parts(), extractor.pipelines(), strict=True):
+        prepare = ImagesGraph(pipeline.normalisation, extractor.views)
+        prepared = _exported(prepare, example, batch, [name], ["images"])
+        if isinstance(part, PackagedNetwork):  # the very graph that photos go through in Python
+            network = onnx.load_from_string(network_graph(onnx, part.module(), part.weights.ranges()))
+        else:
+            network = _exported(nn.Sequential(part, nn.Flatten()), prepare(example), seen, ["images"], ["features"])
+        before[name] = onnx.compose.add_prefix(prepared, f"{name}/before/", rename_inputs=False)
+        networks[name] = onnx.compose.add_prefix(network, f"{name}/")
+        width = network.graph.output[0].type.tensor_type.shape.dim[1].dim_value
+        rows[f"{name}/features"] = torch.zeros(len(example) * extractor.views, width)
+    whole = _exported(HeadGraph(model.fitted.head, extractor.views), list(rows.values()), seen, list(rows), OUTPUTS)
+    join = lambda first, second, *edges: onnx.compose.merge_models(first, second, io_map=[edges])
+    for name in reversed(pixels):  # the inputs of the whole stand in the order of the networks
+        whole = join(networks[name], whole, f"{name}/features", f"{name}/features")
+        whole = join(before[name], whole, f"{name}/before/images", f"{name}/images")
+    opsets = [onnx.helper.make_opsetid(*each) for each in {(one.domain, one.version) for one in whole.opset_import}]
+    del whole.opset_import[:]  # joining has repeated them
+    whole.opset_import.extend(sorted(opsets, key=lambda one: one.domain))
+    whole.producer_name, whole.producer_version = "e3bm", version("e3bm")
+    return whole
+
+
+def _exported(
+    module: nn.Module, example: Tensor | list[Tensor], batch: Any, inputs: Sequence[str], outputs: Sequence[str]
+) -> Any:
+    """The ONNX model of a module that takes a tensor of any number of rows, ``batch``, or a list of such tensors."""
+    program = torch.onnx.export(
+        module.eval(),
+        (example,),
+        input_names=list(inputs),
+        output_names=list(outputs),
+        dynamic_shapes=([{0: batch} for _ in example] if isinstance(example, list) else {0: batch},),
+        opset_version=OPSET,
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None
+    found = program.model_proto
+    found.ir_version = IR_VERSION
+    return found
 
 
 def _ending(place: int) -> str:

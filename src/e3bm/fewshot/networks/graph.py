@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-OPSET, IR_VERSION = 17, 8
+OPSET, IR_VERSION = 18, 10
 MOST_UNITS, TINY = 2.0**30, 1e-20
 """How large the integer of a bias may be, and the smallest scale."""
 Range = tuple[float, float]
