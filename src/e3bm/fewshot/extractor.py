@@ -10,7 +10,7 @@ from e3bm.array_types import Float32
 from e3bm.data.pixels.pipeline import Picture, Pipeline
 from e3bm.data.read.photos import Photo, photo_image, photo_name
 from e3bm.errors import DataError, SettingsError
-from e3bm.fewshot.networks.packaged import PackagedNetwork, SideBySide
+from e3bm.fewshot.networks.packaged import PackagedNetwork, SideBySide, in_any_form
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,8 +70,8 @@ class FeatureExtractor:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What its features are, for ``load_prior``; nothing for photos."""
-        return ()
+        """What its features are, for ``load_prior``: those of packaged networks; nothing for others of photos."""
+        return (in_any_form(self.origin.name),) if self.origin.kind == "package" else ()
 
     def with_views(self, views: int) -> "FeatureExtractor":
         """The same network with another number of views of a photo."""

@@ -116,6 +116,11 @@ def named_weights(name: str) -> tuple[PackagedWeights, ...]:
     return found
 
 
+def in_any_form(name: str) -> str:
+    """The name of networks whose features are alike: in any order, and in 8-bit integers or not."""
+    return PLUS.join(sorted(word.removesuffix(INT8) for word in name.split(PLUS)))
+
+
 def check_packages(weights: PackagedWeights) -> None:
     """SettingsError, which says how to install them, where the packages of a network are not there."""
     for package in (CODE_PACKAGE, weights.package):
