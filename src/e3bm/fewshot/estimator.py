@@ -41,9 +41,9 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
         A prior of ``e3bm train-prior``; None is the one that comes with the package.
     kind : str or None, default=None
         What rows are: features of "photos", "pixels" of small drawings that were cut out, "sentences", the name of a
-        network of photos or an encoder of sentences, or "any". The shipped prior has temperatures and thresholds for each; those of "any" suit
-        all kinds, and none of them as well as its own. None is "photos" for rows without negative numbers, as most
-        networks for photos give them, and "any" for others.
+        network of photos or an encoder of sentences, or "any". The shipped prior has temperatures and thresholds for
+        each; those of "any" suit all kinds, and none of them as well as its own. None is "photos" for rows without
+        negative numbers, as most networks for photos give them, and "any" for others.
 
     Attributes
     ----------
