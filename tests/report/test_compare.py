@@ -265,3 +265,21 @@ def test_a_figure_for_each_number_of_shots(capsys, tmp_path):
 def test_pre_training_is_no_training_of_a_method(found):
     assert {result.train_seconds for result in found if result.method == "nearest class mean"} == {0.0}
     assert all(result.train_seconds > 0 for result in found if result.hyperprior != "none")
+
+
+def test_runs_that_are_in_no_table_are_named_with_what_to_run(tmp_path, capsys):
+    def said(*names):
+        folder = tmp_path / str(len(names))
+        words = ["--results", str(RESULTS)]
+        assert main(["results", "unpack", *(f"fc100/{name}" for name in names), "--out", str(folder), *words]) == 0
+        capsys.readouterr()
+        assert main(["compare", "--shots", "1", "--runs", str(folder), *words]) == 0
+        return capsys.readouterr().err.replace(f"{folder}/", "").strip()
+
+    asked = "--dataset fc100 --split test --episodes 3000 --ways 5 --shots 1 --queries 15"
+    because = "not tested on these episodes; run: e3bm test"
+    assert said("can-5shot-s0") == f"can-5shot-s0 is not in any table because it was {because} can-5shot-s0 {asked}"
+    assert said("can-1shot-s0", "can-5shot-s0").startswith("can-5shot-s0 is not")  # the other is
+    few = "can-5shot-s0, can-5shot-s1, can-5shot-s2"
+    many = [*few.split(", "), "ctm-5shot-s0", "ctm-5shot-s1"]
+    assert said(*many) == f"{few} and 2 more are not in any table because they were {because} RUN {asked}"

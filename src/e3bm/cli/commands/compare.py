@@ -11,6 +11,8 @@ from e3bm.cli.console import columns_here, parse, print_json, show
 if TYPE_CHECKING:
     from e3bm.runs.result import Result
 
+MOST_NAMED = 3
+
 
 @dataclass(frozen=True)
 class Options:
@@ -48,16 +50,17 @@ def _name_the_missing(found: "list[list[Result]]", options: Options) -> None:
     from e3bm.runs.folder.run import find_run_folders
 
     shown = {name for results in found for result in results for name in result.run.split(", ")}
-    for path in find_run_folders(options.runs) if options.runs else []:
-        if path.resolve().name not in shown:
-            first = found[0][0]
-            command = f"e3bm test {path} --dataset {first.dataset} --split {first.split} --episodes {first.episodes} "
-            command += f"--ways {first.ways} --shots {first.shots} --queries {first.queries}"
-            command += "" if first.query_shares is None else f" --query-shares {first.query_shares}"
-            show(
-                f"{path} is not in any table because it was not tested on these episodes; run: {command}",
-                file=sys.stderr,
-            )
+    runs = find_run_folders(options.runs) if options.runs else []
+    missing = [str(path) for path in runs if path.resolve().name not in shown]
+    if not missing:
+        return
+    first, several = found[0][0], len(missing) > MOST_NAMED
+    names = ", ".join(missing[:MOST_NAMED]) + (f" and {len(missing) - MOST_NAMED} more" if several else "")
+    command = f"e3bm test {'RUN' if several else ' '.join(missing)} --dataset {first.dataset} --split {first.split} "
+    command += f"--episodes {first.episodes} --ways {first.ways} --shots {first.shots} --queries {first.queries}"
+    command += "" if first.query_shares is None else f" --query-shares {first.query_shares}"
+    are, were = ("is", "it was") if len(missing) == 1 else ("are", "they were")
+    show(f"{names} {are} not in any table because {were} not tested on these episodes; run: {command}", file=sys.stderr)
 
 
 def run(words: Sequence[str]) -> int:
