@@ -76,7 +76,7 @@ def short(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     return table(head, lines)
 
 
-def aims(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+def against_best(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     """In how many cells of each data set ours is ahead of the most accurate rival, level and behind."""
     lines = []
     for name in names:
@@ -289,7 +289,7 @@ def main() -> None:
     if options.only:
         print(ONLY[options.only](found, options.data))
         return
-    print(f"Ours and the best rival of each cell:\n\n{aims(found, options.data)}\n")
+    print(f"Ours and the best rival of each cell:\n\n{against_best(found, options.data)}\n")
     print(f"Ours ahead / level / behind, mean difference:\n\n{by_rival(found, options.data)}\n")
     print(f"Every cell:\n\n{short(found, options.data)}\n")
     for title, columns in {
