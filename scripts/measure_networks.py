@@ -20,7 +20,6 @@ import subprocess
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -176,27 +175,6 @@ def main() -> None:
         made = times() if data == TIMES else cells_of(data, options.episodes)
         lines = [line for line in lines if line["data"] != data] + made
         options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if {line["data"] for line in lines} == {TIMES, *CELLS}:
-        print(table_of(lines))
-
-
-def table_of(lines: list[dict[str, Any]]) -> str:
-    """The tables of the page: a network in a row, our classifier's accuracy in each cell, then how far to trust it."""
-    (spent,) = (line["milliseconds_a_photo"] for line in lines if line["data"] == TIMES)
-    cells = [(data, ways, shots) for data, some in CELLS.items() for ways in some for shots in SHOTS]
-    head = ["network", "ms a photo", *(f"{data} {ways}-way {shots}-shot" for data, ways, shots in cells)]
-    rows, trusted = ([each, ["---"] * len(each)] for each in (head, [head[0], *head[2:]]))
-    by_cell = {
-        (one["network"], one["data"], one["ways"], one["shots"]): one for one in lines if one.get("classifier") == OURS
-    }
-    for network in NETWORKS:
-        found = [by_cell[network, *cell] for cell in cells]
-        text = lambda one: f"{one['accuracy']:.1f} ({one['more_than_lite0']:+.1f} ± {one['more_interval']:.1f})"
-        first = [f"{one['accuracy']:.1f} ± {one['interval']:.1f}" for one in found]
-        rows.append([f"`{network}`", f"{spent[network]:.1f}", *(first if network == "lite0" else map(text, found))])
-        trust = [f"{one['ece']:.1f}, {one['kept_known']:.1f} ± {one['kept_known_ci']:.1f}" for one in found]
-        trusted.append([f"`{network}`", *trust])
-    return "\n\n".join("\n".join("| " + " | ".join(row) + " |" for row in table) for table in (rows, trusted))
 
 
 if __name__ == "__main__":

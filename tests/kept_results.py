@@ -20,6 +20,8 @@ from e3bm.runs.result import Result
 ROUNDING = 1e-6
 AGAINST = "nearest class mean resnet12 x0.5 whitened"
 PAIR = re.compile(r"([+\-−]?\d+\.\d+)\s*(?:±|\+-|\+/-)\s*(\d+\.\d+)(?!\s*x)")
+INTERVALS = (("ours_minus", "ours_minus_interval"), ("more_than_lite0", "more_interval"))
+"""How scripts call a number and its interval, apart from `accuracy` and NAME_ci."""
 NUMBER = re.compile(r"(?<![\d.])(\d+\.\d+)(?![\d.x])")
 
 
@@ -102,34 +104,11 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
             found |= _numbers(entry.together(baseline_entry(entry, together)))
     measured = results / "classifier" / "measured.json.xz"
     if measured.exists():
-        for part in json.loads(lzma.decompress(measured.read_bytes())).values():
-            cells = part["cells"].values()
-            for row in part["rows"]:
-                ours = row.get("ours_minus_this", row)
-                found |= {(row["accuracy"], row["ci"]), (ours["accuracy"], ours["ci"])}
-            for trust in (cell.get("trust", {}) for cell in part["cells"].values()):
-                for kind, number in (("unknown", "kept_known"), ("doubtful_labels", "found_wrong_label")):
-                    if kind in trust:
-                        found.add((trust[kind][number], trust[kind][f"{number}_ci"]))
-            for views in (cell["views"] for cell in part["cells"].values() if "views" in cell):
-                found |= {(kind["accuracy"], kind["ci"]) for kind in views.values()}
-            for texts in (cell["text"] for cell in part["cells"].values() if "text" in cell):
-                for own in (texts["photos"], texts["sentences"]):
-                    found |= {(own["accuracy"], own["ci"]), (own["kept_known"], own["kept_known_ci"])}
-                    found.add((own["gap"], own["gap_ci"]))
-            for claims in (own for cell in cells for name, own in cell.items() if name.startswith("claims of ")):
-                found |= {(claims[name], claims[f"{name}_ci"]) for name in ("gap", "kept_known")}
-            batches = [kind for cell in part["cells"].values() for kind in cell.get("map", {}).values()]
-            found |= {tuple(answers["minus_ours"]) for kind in batches for answers in kind.values()}
-    sentences = results / "classifier" / "text.jsonl"
-    if sentences.exists():
-        for row in map(json.loads, sentences.read_text().splitlines()):
-            found |= {(row["accuracy"], row["interval"]), (row["ours_minus"], row["ours_minus_interval"])}
-    networks = results / "classifier" / "networks.jsonl"
-    if networks.exists():
-        for row in (row for row in map(json.loads, networks.read_text().splitlines()) if "accuracy" in row):
-            found |= {(row["accuracy"], row["interval"]), (row["more_than_lite0"], row["more_interval"])}
-            found |= {(row[name], row[f"{name}_ci"]) for name in ("kept_known",) if name in row}
+        found |= _pairs(json.loads(lzma.decompress(measured.read_bytes())))
+    for name in ("text", "networks"):
+        lines = results / "classifier" / f"{name}.jsonl"
+        if lines.exists():
+            found |= _pairs([json.loads(line) for line in lines.read_text().splitlines()])
     whitening = results / "study" / "whitening.json"
     if whitening.exists():
         for row in json.loads(whitening.read_text())["rows"]:
@@ -142,6 +121,22 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
     for table in ("T1", "T2", "S1", "S2"):
         found |= {(row.accuracy, row.ci) for row in paper_rows(table)}
         found |= {(row.published_code or 0.0, row.published_code_ci) for row in paper_rows(table)}
+    return found
+
+
+def _pairs(value: object) -> set[tuple[float, float | None]]:
+    """Every number that has an interval beside it, wherever it stands among what scripts wrote."""
+    if isinstance(value, list):
+        return set().union(*map(_pairs, value))
+    if not isinstance(value, dict):
+        return set()
+    found = set().union(*map(_pairs, value.values()))
+    for name, interval in (("accuracy", "ci"), ("accuracy", "interval"), *INTERVALS):
+        if name in value and interval in value:
+            found.add((value[name], value[interval]))
+    found |= {(value[name], value[f"{name}_ci"]) for name in value if f"{name}_ci" in value}
+    if "minus_ours" in value:
+        found.add(tuple(value["minus_ours"]))
     return found
 
 

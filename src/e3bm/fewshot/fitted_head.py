@@ -137,7 +137,7 @@ class FittedHead:
         """The accuracy to expect on new examples: left-out accuracy, corrected for the example that was missing.
 
         With n examples of a class errors are about ((n - 1) / n)^ERROR_POWER of what they are with one less;
-        docs/classifier.md has how near that comes. None where a class has one example: nothing is known of it.
+        docs/classifier_tables.md has how near that comes. None where a class has one example: nothing is known of it.
         """
         if self.left_out_accuracy is None or min(self.counts) < 2:
             return None

@@ -1,7 +1,11 @@
-"""Print as Markdown what `measure_classifier.py` found: tables of cells for each data set and question."""
+"""The tables of docs/classifier.md and docs/classifier_tables.md, from what was measured: results/classifier.
 
-import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+`scripts/results_pages.py` fills them in between the markers ``classifier NAME table``.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ Row = dict[str, Any]
 Cell = tuple[int, int]
 OURS = "E3BMClassifier"
 MOST_ECE, KEPT = 5.0, (92.0, 98.0)
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "classifier"
 
 
 def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
@@ -22,8 +27,11 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 def by_shots(first: str, names: Sequence[str], shots: Sequence[int], show: Callable[[str, int], str]) -> str:
     """A line for each name, a column for each number of shots."""
-    head = [first, *(f"{each} shot{'s' * (each > 1)}" for each in shots)]
-    return table(head, ([name, *(show(name, each) for each in shots)] for name in names))
+    return table([first, *map(shots_words, shots)], ([name, *(show(name, each) for each in shots)] for name in names))
+
+
+def shots_words(shots: int) -> str:
+    return f"{shots} shot{'s' * (shots > 1)}"
 
 
 def compared(rows: list[Row], ways: int) -> str:
@@ -191,119 +199,164 @@ def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     return table(["data", "ways", "shots", "one view, accuracy %", *gains, *eces], lines)
 
 
-def text_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
-    """Sentences with the numbers of trust of photos and with their own: how many cells meet the aims, and all cells."""
-    counts, lines, labels = [], [], []
+def sentences_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
+    """What the flag rejects, what sets cover and which labels are doubted, with the numbers of TextClassifier."""
+    columns = {"unknown rejected %": "rejected_unknown", "in sets of 90 %": "coverage_at_90"}
+    columns |= {title: number for title, (_, number) in DOUBTFUL.items()}
+    lines = []
     for name in names:
         cells = [cell for cell in found[name]["cells"].values() if "text" in cell]
-        for kind in ("photos", "sentences"):
-            own = [cell["text"][kind] for cell in cells]
-            kept_known = [(one["kept_known"], one["kept_known_ci"]) for one in own]
-            eces = [one["ece"] for one in own]
-            met = (
-                sum(round(ece, 1) <= MOST_ECE for ece in eces),
-                sum(KEPT[0] <= round(share, 1) <= KEPT[1] for share, _ in kept_known),
-                sum(share + ci >= KEPT[0] and share - ci <= KEPT[1] for share, ci in kept_known),
-                sum(abs(one["gap"]) <= one["gap_ci"] for one in own),
-            )
-            spread = [f"{sum(eces) / len(eces):.1f}", f"{max(eces):.1f}"]
-            counts.append([name, kind, *(f"{one} of {len(own)}" for one in met), *spread])
         for cell in sorted(cells, key=lambda one: (one["ways"], one["shots"])):
-            before, after = cell["text"]["photos"], cell["text"]["sentences"]
-            lines.append([name, str(cell["ways"]), str(cell["shots"]), f"{after['accuracy']:.1f} ± {after['ci']:.1f}"])
-            for number in ("says", "ece", "kept_known", "rejected_unknown", "coverage_at_90"):
-                shown = [f"{before[number]:.1f}", _with_interval(after, number)] if number in after else []
-                lines[-1].append(" → ".join(shown))
-            lines[-1].insert(5, f"{after['gap']:+.1f} ± {after['gap_ci']:.1f}")
-            judged = [_with_interval(after, number) for _, number in DOUBTFUL.values()]
-            if any(judged):
-                labels.append([name, str(cell["ways"]), str(cell["shots"]), *judged])
-    head = ["data", "numbers of", "ECE at most 5 %", "known kept 92 to 98 %", "or within its interval"]
-    head += ["says what is true within its interval"]
-    columns = ["accuracy %", "says %", "too sure by", "ECE %", "known kept %", "unknown rejected %", "in sets of 90 %"]
-    return "\n\n".join(
-        [
-            table([*head, "mean ECE %", "largest ECE %"], counts),
-            "Photos' numbers → sentences' numbers:",
-            table(["data", "ways", "shots", *columns], lines),
-            "Doubtful labels, with sentences' numbers:",
-            table(["data", "ways", "shots", *DOUBTFUL], labels),
-        ]
-    )
+            own = cell["text"]["sentences"]
+            shown = (_with_interval(own, number) for number in columns.values())
+            lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
+    return table(["data", "ways", "shots", *columns], lines)
 
 
-def claims_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
-    """For each kind of rows: by how much the classifier is too sure, with its ECE; and the share of known ones kept."""
-    kinds = {
-        part: None for name in names for cell in found[name]["cells"].values() for part in cell if "claims" in part
+Claims = dict[tuple[str, int, int], dict[str, float]]
+
+
+def claims_of(found: dict[str, kept.Part], kinds: dict[str, str]) -> Claims:
+    """How far claims hold in every (data, ways, shots), with the numbers of trust of each data set's kind."""
+    return {
+        (name, cell["ways"], cell["shots"]): cell[kept.claims_of(kind)]
+        for name, kind in kinds.items()
+        for cell in sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"]))
+        if kept.claims_of(kind) in cell
     }
-    return "\n\n".join(f"{kind}, {text}" for kind in kinds for text in _claims(found, names, kind))
 
 
-def _claims(found: dict[str, kept.Part], names: Sequence[str], part: str) -> Iterator[str]:
-    own = {
-        (name, str(cell["ways"]), cell["shots"]): cell[part]
-        for name in names
-        for cell in sorted(found[name]["cells"].values(), key=lambda cell: cell["ways"])
-        if part in cell
-    }
-    shots = sorted({cell[2] for cell in own})
-    columns = ["data", "ways", *(f"{each} shot{'s' * (each > 1)}" for each in shots)]
-    texts = {
-        "too sure by, and ECE %": lambda one: f"{one['gap']:+.1f} ± {one['gap_ci']:.1f}, {one['ece']:.1f}",
-        "known kept %": lambda one: f"{one['kept_known']:.1f} ± {one['kept_known_ci']:.1f}",
-    }
-    rows = list(dict.fromkeys(cell[:2] for cell in own))
-    for title, text in texts.items():
-        shown = lambda cell, text=text: text(own[cell]) if cell in own else ""
-        yield f"{title}:\n\n" + table(columns, [[*row, *(shown((*row, each)) for each in shots)] for row in rows])
-    met = {name: [one for cell, one in own.items() if cell[0] == name] for name in names}
-    yield "cells that meet the aims:\n\n" + table(
-        ["data", "ECE at most 5 %", "mean ECE %", "largest", "known kept 92 to 98 %", "lowest", "highest"],
-        [
+def claims_table(claims: Claims, text: Callable[[dict[str, float]], str]) -> str:
+    """A line for each data set and number of ways, a column for each number of shots."""
+    shots = sorted({cell[2] for cell in claims})
+    lines = [
+        [name, str(ways), *(text(claims[name, ways, each]) if (name, ways, each) in claims else "" for each in shots)]
+        for name, ways in dict.fromkeys(cell[:2] for cell in claims)
+    ]
+    return table(["data", "ways", *map(shots_words, shots)], lines)
+
+
+def aims_table(claims: Claims) -> str:
+    """In how many cells of each data set the aims are met."""
+    lines = []
+    for name in dict.fromkeys(cell[0] for cell in claims):
+        cells = [one for cell, one in claims.items() if cell[0] == name]
+        eces, shares = [one["ece"] for one in cells], [one["kept_known"] for one in cells]
+        lines.append(
             [
                 name,
-                f"{sum(round(one['ece'], 1) <= MOST_ECE for one in cells)} of {len(cells)}",
-                f"{sum(one['ece'] for one in cells) / len(cells):.1f}",
-                f"{max(one['ece'] for one in cells):.1f}",
-                f"{sum(KEPT[0] <= round(one['kept_known'], 1) <= KEPT[1] for one in cells)} of {len(cells)}",
-                f"{min(one['kept_known'] for one in cells):.1f}",
-                f"{max(one['kept_known'] for one in cells):.1f}",
+                f"{sum(round(ece, 1) <= MOST_ECE for ece in eces)} of {len(cells)}",
+                f"{sum(eces) / len(eces):.1f}",
+                f"{max(eces):.1f}",
+                f"{sum(KEPT[0] <= round(share, 1) <= KEPT[1] for share in shares)} of {len(cells)}",
+                f"{min(shares):.1f}",
+                f"{max(shares):.1f}",
             ]
-            for name, cells in met.items()
-            if cells
-        ],
+        )
+    head = ["data", "ECE at most 5 %", "mean ECE %", "largest", "known kept 92 to 98 %", "lowest", "highest"]
+    return table(head, lines)
+
+
+def networks_table(lines: list[Row], show: Callable[[Row], str], *, milliseconds: bool) -> str:
+    """A line for each network, a column for each cell of ours."""
+    times = next(line for line in lines if line["data"] == "times")["milliseconds_a_photo"]
+    own = {(line["network"], _cell(line)): line for line in lines if line.get("classifier") == "E3BM"}
+    cells = list(dict.fromkeys(cell for _, cell in own))
+    head = ["network", *(["ms a photo"] if milliseconds else []), *cells]
+    return table(
+        head,
+        (
+            [f"`{name}`", *([f"{time:.1f}"] if milliseconds else []), *(show(own[name, cell]) for cell in cells)]
+            for name, time in times.items()
+        ),
     )
 
 
-ONLY = {"map": map_tables, "views": views_table, "text": text_tables, "claims": claims_tables}
+def _cell(line: Row) -> str:
+    return f"{line['data']} {line['ways']}-way {line['shots']}-shot"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", nargs="+")
-    parser.add_argument("--results", type=Path, default=Path("results/classifier/measured.json.xz"))
-    parser.add_argument("--only", choices=ONLY, help="only what this part of the measurement found")
-    options = parser.parse_args()
-    found = kept.read(options.results)
-    if options.only:
-        print(ONLY[options.only](found, options.data))
-        return
-    print(f"Ours and the best rival of each cell:\n\n{against_best(found, options.data)}\n")
-    print(f"Ours ahead / level / behind, mean difference:\n\n{by_rival(found, options.data)}\n")
-    print(f"Every cell:\n\n{short(found, options.data)}\n")
-    for title, columns in {
-        "Unknown": UNKNOWN,
-        "Doubtful labels": DOUBTFUL,
-        "Prediction sets": SETS,
-        "Queries used together": TOGETHER,
-    }.items():
-        print(f"{title}:\n\n{flags(found, options.data, columns)}\n")
-    for name in options.data:
-        rows = found[name]["rows"]
-        for ways in sorted({row["ways"] for row in rows}):
-            print(f"{name}, {compared(rows, ways)}\n")
+def network_accuracy(line: Row) -> str:
+    if line["network"] == "lite0":
+        return f"{line['accuracy']:.1f} ± {line['interval']:.1f}"
+    return f"{line['accuracy']:.1f} ({line['more_than_lite0']:+.1f} ± {line['more_interval']:.1f})"
 
 
-if __name__ == "__main__":
-    main()
+def left_out_table(lines: list[Row]) -> str:
+    """Left-out, expected and true accuracy."""
+    own = {(line["pool"], line["ways"], line["shots"]): line for line in lines}
+    shots = sorted({cell[2] for cell in own})
+    show = lambda line: ", ".join(f"{line[name]:.0f}" for name in ("left_out", "expected", "truth"))
+    rows = dict.fromkeys(cell[:2] for cell in own)
+    return table(
+        ["data", "ways", *map(shots_words, shots)],
+        ([pool, str(ways), *(show(own[pool, ways, each]) for each in shots)] for pool, ways in rows),
+    )
+
+
+def encoders_table(lines: list[Row]) -> str:
+    """Accuracy of ours and of two rivals on sentences, for each encoder."""
+    own = {(line["data"], line["encoder"], line["classifier"]): line for line in lines}
+    classifiers = list(dict.fromkeys(cell[2] for cell in own))
+    rows = []
+    for data, encoder in dict.fromkeys(cell[:2] for cell in own):
+        each = [own[data, encoder, name] for name in classifiers]
+        shown = [f"{line['accuracy']:.1f} ± {line['interval']:.1f}" for line in each]
+        shown += [f"{line['ours_minus']:+.2f} ± {line['ours_minus_interval']:.2f}" for line in each[1:]]
+        rows.append([data, encoder, *shown])
+    return table(["sentences", "encoder", *classifiers, *(f"ours - {name}" for name in classifiers[1:])], rows)
+
+
+PHOTOS, DIGITS, SENTENCES = ("birds", "all birds", "mini"), ("digits",), ("topics", "untouched docstrings")
+WORDS = tuple(f"{name}, words" for name in SENTENCES)
+KINDS = {  # of rows, as a user of each would have them
+    **dict.fromkeys(PHOTOS, "photos"),
+    **dict.fromkeys(DIGITS, "pixels"),
+    **dict.fromkeys(SENTENCES, "all-MiniLM-L6-v2"),
+    **dict.fromkeys(WORDS, "wordllama l2_supercat 256"),
+}
+DATA = (*PHOTOS, *DIGITS, *SENTENCES)
+TUNING = ("birds tuning", "mini tuning")
+
+
+@cache
+def tables() -> dict[str, Callable[[], str]]:
+    """What makes each table, by its name."""
+    found = kept.read(RESULTS / "measured.json.xz")
+    networks, left_out, encoders = (
+        [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("networks", "left_out", "text")
+    )
+    own, unnamed = (
+        claims_of(found, KINDS),
+        claims_of(found, dict.fromkeys((*SENTENCES, *WORDS, *DIGITS, *PHOTOS), "any")),
+    )
+    gap = lambda one: f"{one['gap']:+.1f} ± {one['gap_ci']:.1f}, {one['ece']:.1f}"
+    share = lambda one: f"{one['kept_known']:.1f} ± {one['kept_known_ci']:.1f}"
+    trusted = lambda line: f"{line['ece']:.1f}, {line['kept_known']:.1f} ± {line['kept_known_ci']:.1f}"
+    return {
+        "aims": partial(aims_table, own),
+        "too sure": partial(claims_table, own, gap),
+        "known kept": partial(claims_table, own, share),
+        "any, too sure": partial(claims_table, unnamed, gap),
+        "any, known kept": partial(claims_table, unnamed, share),
+        "best rival": partial(against_best, found, DATA),
+        "each rival": partial(by_rival, found, DATA),
+        "every cell": partial(short, found, DATA),
+        "unknown": partial(flags, found, DATA, UNKNOWN),
+        "doubtful labels": partial(flags, found, (*DATA, WORDS[0]), DOUBTFUL),
+        "prediction sets": partial(flags, found, DATA, SETS),
+        "used together": partial(flags, found, DATA, TOGETHER),
+        "sentences": partial(sentences_table, found, (*SENTENCES, *WORDS)),
+        "map": partial(map_tables, found, TUNING),
+        "views": partial(views_table, found, ("birds tuning", "characters tuning", "mini tuning")),
+        "networks": partial(networks_table, networks, network_accuracy, milliseconds=True),
+        "networks, trust": partial(networks_table, networks, trusted, milliseconds=False),
+        "left out": partial(left_out_table, left_out),
+        "encoders": partial(encoders_table, encoders),
+        **{
+            f"all classifiers, {name} {ways}-way": partial(compared, part["rows"], ways)
+            for name, part in found.items()
+            for ways in {row["ways"] for row in part["rows"]}
+        },
+    }
