@@ -114,7 +114,7 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
         for row in json.loads(whitening.read_text())["rows"]:
             found |= {(row["accuracy"], row["ci"]), (row["paired_difference"], row["paired_ci"])}
     tabled = compared_runs(KeptResults(results))
-    for shots, uneven in product((1, 5), (False, True)):  # the tables of `e3bm compare` that docs/results.md has
+    for shots, uneven in product((1, 5), (False, True)):  # the tables of `e3bm compare` that docs/results_tables.md has
         with suppress(SettingsError):  # nothing was measured
             for result in compare(tabled, Question("fc100", shots, against=AGAINST, uneven=uneven)):
                 found |= _numbers(result)
