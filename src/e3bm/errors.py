@@ -1,5 +1,7 @@
 """What can go wrong for a user. Each message says what was found, what was expected and what to do."""
 
+from collections.abc import Sequence
+
 
 class E3BMError(Exception):
     """The family of errors that a user can mend; everything else is a defect of ours."""
@@ -23,6 +25,12 @@ class DivergenceError(E3BMError):
 
 class PeerError(E3BMError):
     """Another process of the same run that is gone or does not answer."""
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 5 more`: the first of many names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def install_command(extra: str) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,9 @@ def test_predictions_as_json_table_and_text(model, asked, capsys):
         assert row["label"] == label
         assert list(row["probabilities"]) == list(CLASSES)
         assert sum(row["probabilities"].values()) == pytest.approx(1)
+    archive = shutil.make_archive(str(asked.parent / "asked"), "zip", asked)
+    packed = json.loads(said(capsys, ["predict", model, archive, "--json"]).out)
+    assert packed == [{**row, "path": f"{archive}/{Path(row['path']).name}"} for row in rows]
     table = list(csv.DictReader(io.StringIO(said(capsys, ["predict", model, *paths, "--csv"]).out)))
     assert [line["label"] for line in table] == ["grass", "sky"]
     assert float(table[1]["p(sky)"]) == pytest.approx(rows[1]["probabilities"]["sky"], abs=1e-6)
@@ -180,7 +184,7 @@ def test_a_model_is_served_with_the_views_of_its_fit(model, capsys):
 
 def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert "contains no photos" in sentence(capsys, "predict", model, tmp_path / "empty")
+    assert "There are no photos in" in sentence(capsys, "predict", model, tmp_path / "empty")
     told = sentence(capsys, "predict", asked / "sky.png", asked / "sky.png")
     assert (
         told == f"e3bm: {asked / 'sky.png'} cannot be used: it is not a model file, or damaged; `e3bm fit` makes one."
@@ -191,7 +195,7 @@ def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_
     told = sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "90")
     assert "between 0 and 1, found 90; write 0.9 for 90 %." in told
     told = sentence(capsys, "predict", model, asked / "none.png", "--recall", "95")  # before any photo is read
-    assert told == "e3bm: The recall of known examples lies between 0.5 and 1, found 95; write 0.95 for 95 %."
+    assert told == "e3bm: The recall of known examples is at least 0.5 and less than 1, found 95; write 0.95 for 95 %."
     told = sentence(capsys, "predict", tmp_path / "my model.e3bm", asked)
     assert f"`e3bm fit PHOTOS --out '{tmp_path}/my model.e3bm'` makes one." in told
     (tmp_path / "zero").mkdir()

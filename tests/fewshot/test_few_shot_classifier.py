@@ -231,15 +231,18 @@ def test_what_is_no_picture_is_refused_before_a_photo_is_seen(tmp_path):
     (folder / "sky" / "notes.txt").write_text("x")
     for name in ("grass", "sky"):
         (folder / name / "a.jpg").touch()
+    (folder / "sky" / "cut.png").write_bytes((folder / "sky" / "0.png").read_bytes()[:100])
     model = FewShotClassifier(Never(), pipeline=PIPELINE)
     with pytest.raises(DataError) as found:
         model.fit(folder)
-    assert str(found.value).splitlines() == [
+    first, second, cut, *others = str(found.value).splitlines()
+    assert cut.startswith(f"{folder / 'sky' / 'cut.png'} cannot be used: it is damaged: ")
+    assert [first, second, *others] == [
         f"{folder / 'grass' / 'a.jpg'} cannot be used: the file is empty.",
         f"{folder / 'sky' / 'a.jpg'} cannot be used: the file is empty.",
         f"Not used (not in a class folder): {folder / 'loose.png'}.",
         f"Not used (unknown format .txt): {folder / 'sky' / 'notes.txt'}.",
-        "Remove or replace these 2 photos, or continue without: --skip-unreadable (skip_unreadable=True in Python).",
+        "Remove or replace these 3 photos, or continue without: --skip-unreadable (skip_unreadable=True in Python).",
     ]
     assert unfitted().fit(folder, skip_unreadable=True).counts == dict.fromkeys(CLASSES, 4)
 

@@ -153,7 +153,11 @@ def test_what_cannot_be_read_is_a_sentence(texts, words):
         ({"food": ["soup"]}, "A classifier needs sentences of two or more classes; found only 'food'."),
         ({"food": ["soup"], "sport": []}, "Class 'sport' has no sentence; add one or more, or leave the class out."),
         ({"food": ["soup"], "sport": ["soup"]}, "The same sentence is in class 'food'"),
-        ({"food": ["soup"], "sport": ["x", " "]}, "Sentence 2 cannot be used"),
+        (
+            {"food": ["soup"], "sport": ["x", " "]},
+            "sport #2 cannot be used: it is empty. Remove or replace it, or continue without: skip_unreadable=True.",
+        ),
+        ({"food": ["soup"], "sport": [None]}, "sport #1 cannot be used: it is of type NoneType, expected a string."),
         (["soup"], "A list of sentences needs a label for each: fit(sentences, labels)."),
     ],
 )
@@ -162,6 +166,14 @@ def test_errors_speak_of_sentences(source, words):
         TextClassifier(letters).fit(source)
     assert words in str(caught.value)
     assert "photo" not in str(caught.value)
+
+
+def test_questions_that_are_no_sentences():
+    model = TextClassifier(letters).fit({"food": ["soup", "bread"], "sport": ["match", "goal"]})
+    for asked in (None, 3):
+        with pytest.raises(DataError, match="A sentence is a string, or give a list of them; found"):
+            model.predict(asked)
+    assert model.predict(["soup"]).to_frame().index.name == "text"
 
 
 def test_notes_speak_of_sentences():

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -193,6 +194,11 @@ def _without_preset(words: Sequence[str]) -> tuple[str | None, list[str]]:
 def print_json(value: Any) -> None:
     """A result for scripts."""
     print(json.dumps(value, indent=2, default=str))
+
+
+def by_path(record: Any) -> dict[str, Any]:
+    """A record about a photo for scripts: its name is its path, as in all other results."""
+    return {"path": record.name, **{key: value for key, value in asdict(record).items() if key != "name"}}
 
 
 def progress_here(quiet: bool = False) -> "BarProgress | LineProgress":

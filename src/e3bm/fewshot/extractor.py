@@ -65,6 +65,8 @@ class FeatureExtractor:
     origin: BackboneOrigin
     noun: ClassVar[str] = "photo"
     """What one example is called; its plural ends in s."""
+    column: ClassVar[str] = "path"
+    """What the column of examples is called in a table."""
     views: int = field(default=1, kw_only=True)
     """1: the photo as it is; 2: the mean of its features and of those of its mirror image."""
 

@@ -21,7 +21,7 @@ from e3bm.fewshot.networks.choice import BackboneChoice, choose_backbone, restor
 from e3bm.fewshot.prediction import Prediction, Predictions
 from e3bm.fewshot.prior.shipped import prior_digest
 from e3bm.fewshot.read_photos import LabelledPhotos, Source, list_photos, open_photos, read_features, read_shots
-from e3bm.fewshot.support_set import Shots, feature_shots, moved_shots
+from e3bm.fewshot.support_set import Shots, feature_shots, is_only_in, moved_shots
 from e3bm.progress import Progress
 
 if TYPE_CHECKING:  # what a prediction does without
@@ -106,8 +106,8 @@ class FewShotClassifier:
     def correct(self, photo: Photo, label: str, *, new_class: bool = False) -> "FewShotClassifier":
         """'No, it is ``label``': learn from one more photo, in milliseconds once its features are computed.
 
-        A photo that another class has already moves from there. A label that is no class is taken for a slip of the
-        pen unless ``new_class`` says that it is meant.
+        A photo that another class has already moves from there; one that this class has changes nothing. A label that
+        is no class is taken for a slip of the pen unless ``new_class`` says that it is meant.
         """
         shots = dict(self.fitted.changeable_shots(prior_digest(self.prior_path)))
         if label not in shots and not new_class:
@@ -116,7 +116,8 @@ class FewShotClassifier:
                 f"There is no class '{label}'; there are {', '.join(self.classes)}. "
                 f"{f'Did you mean {near[0]}? ' if near else ''}For a new class: --new-class (new_class=True in Python)."
             )
-        return self._refit(moved_shots(shots, label, self._more_shots(label, photo)))
+        more = self._more_shots(label, photo)
+        return self if is_only_in(shots, label, more) else self._refit(moved_shots(shots, label, more))
 
     def suggest(
         self,
@@ -131,7 +132,7 @@ class FewShotClassifier:
 
         check_count(count)
         fitted, some = self.fitted, self._listed(photos)
-        read = read_features(some, _paths(some), self.extractor, skip_unreadable=skip_unreadable, progress=progress)
+        read = read_features(some, (), self.extractor, skip_unreadable=skip_unreadable, progress=progress)
         return suggest(fitted, read.features, _paths(some), read.places, count)
 
     def forget_class(self, name: str) -> "FewShotClassifier":
@@ -164,7 +165,7 @@ class FewShotClassifier:
         if reason:
             warnings.warn(reason, stacklevel=2)
         found = fitted.predict(self.extractor(some), coverage, recall) if some else []
-        return found[0] if single else Predictions(found, _paths(some))
+        return found[0] if single else Predictions(found, _paths(some), self.extractor.column)
 
     def predict_features(
         self, features: Float[np.ndarray, "N D"], *, coverage: float | None = None, recall: float | None = None
@@ -180,7 +181,7 @@ class FewShotClassifier:
         """Predictions of photos that are used together (SIB+E3BM): each one depends on the others."""
         some = self._asked(photos)[0]
         found = self.predict_batch_features(self.extractor(some), recall=recall) if some else []
-        return Predictions(found, _paths(some))
+        return Predictions(found, _paths(some), self.extractor.column)
 
     def predict_batch_features(self, features: Float[np.ndarray, "N D"], *, recall: float | None = None) -> Predictions:
         """Predictions of features that are used together."""

@@ -289,7 +289,7 @@ def check_recall(recall: float) -> None:
     """Refuse a share of known examples that no threshold can be set for."""
     if not 0.5 <= recall < 1:
         hint = f"; write {recall / 100:g} for {recall:g} %" if 50 <= recall < 100 else ""
-        raise SettingsError(f"The recall of known examples lies between 0.5 and 1, found {recall:g}{hint}.")
+        raise SettingsError(f"The recall of known examples is at least 0.5 and less than 1, found {recall:g}{hint}.")
 
 
 def check_coverage(coverage: float) -> None:

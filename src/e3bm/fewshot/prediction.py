@@ -161,10 +161,10 @@ def prediction_records(classes: Sequence[str], found: PredictionArrays) -> list[
 class Predictions(list[Prediction]):
     """The predictions of several photos, in their order: a list that is also a table."""
 
-    def __init__(self, found: Iterable[Prediction] = (), names: Sequence[str] = ()) -> None:
-        """``names`` are the paths of the photos, where they have any."""
+    def __init__(self, found: Iterable[Prediction] = (), names: Sequence[str] = (), column: str = "path") -> None:
+        """``names`` are the paths of the photos, where they have any; a table calls them ``column``."""
         super().__init__(found)
-        self.names = tuple(names)
+        self.names, self.column = tuple(names), column
 
     def to_frame(self) -> Any:
         """A pandas frame with a row for each photo and the columns of `e3bm predict --csv`, in numbers."""
@@ -173,7 +173,7 @@ class Predictions(list[Prediction]):
         except ImportError:
             raise SettingsError("A data frame needs pandas; run: pip install pandas") from None
         rows = [_frame_cells(one) for one in self]
-        index = pandas.Index(self.names, name="path") if len(self.names) == len(self) else None
+        index = pandas.Index(self.names, name=self.column) if len(self.names) == len(self) else None
         return pandas.DataFrame(rows, index=index)
 
     def _repr_html_(self) -> str:

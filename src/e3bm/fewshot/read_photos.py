@@ -15,12 +15,14 @@ from e3bm.data.read.photos import (
     Photo,
     UnusedFile,
     as_photos,
+    holds_photos,
     photo_name,
     photo_pixels,
     photos_by_class,
     photos_in,
     unused_sentences,
     why_no_picture,
+    why_unreadable,
 )
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
@@ -98,8 +100,8 @@ def open_photos(
 
 
 def list_photos(photos: Photo | Iterable[Photo], noun: str = "photo") -> list[Photo]:
-    """A list of photos; a folder stands for all photos in it, a data frame for those of its column."""
-    if isinstance(photos, str | Path) and Path(photos).is_dir():
+    """A list of photos; a folder or archive stands for all photos in it, a data frame for those of its column."""
+    if isinstance(photos, str | Path) and holds_photos(Path(photos)):
         return list(photos_in(Path(photos))[0])
     return as_photos(frame_examples(photos, noun))[0]
 
@@ -158,7 +160,10 @@ def read_shots(
             if rows:
                 shots[name] = Shots(np.stack(rows), tuple(kept), tuple(drawn))
             elif skip_unreadable:
-                raise DataError(f"No {noun} of class '{name}' can be used; the first: {failures[-len(some)]}")
+                raise DataError(
+                    f"No {noun} of class '{name}' can be used, so add one or remove the class; the first: "
+                    f"{failures[-len(some)]}"
+                )
     refuse_unreadable(failures, skip=skip_unreadable, noun=noun, unused=unused)
     return ReadShots(shots, tuple(failures))
 
@@ -207,13 +212,22 @@ def refuse_unreadable(
         which = "it" if len(failures) == 1 else f"these {len(failures)} {noun}s"
         more = [f"And {len(failures) - MOST_NAMED} more cannot be used."] if len(failures) > MOST_NAMED else []
         lines = [*failures[:MOST_NAMED], *more, *unused_sentences(unused)]
-        advice = f"Remove or replace {which}, or continue without: --skip-unreadable (skip_unreadable=True in Python)."
+        skipping = "skip_unreadable=True"
+        if noun == "photo":
+            skipping = f"--skip-unreadable ({skipping} in Python)"
+        advice = f"Remove or replace {which}, or continue without: {skipping}."
         raise DataError(("\n" if len(lines) > 1 else " ").join([*lines, advice]))
 
 
 def _refuse_at_first_sight(photos: Mapping[str, Sequence[Photo]], unused: Sequence[UnusedFile], noun: str) -> None:
-    """Refuse files that are empty or no pictures, which shows without decoding any."""
-    found = [(photo, why_no_picture(photo)) for some in photos.values() for photo in some]
+    """Refuse files that are empty or no pictures, which shows without decoding any.
+
+    Only where there is one, all others are decoded too, so that the error names every photo that must be replaced.
+    """
+    every = [photo for some in photos.values() for photo in some]
+    if all(why_no_picture(photo) is None for photo in every):
+        return
+    found = [(photo, why_unreadable(photo)) for photo in every]
     failures = [f"{photo_name(photo, noun)} cannot be used: {why}." for photo, why in found if why is not None]
     refuse_unreadable(failures, skip=False, noun=noun, unused=unused)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from e3bm.array_types import Float, Float32, Int64
-from e3bm.errors import DataError
+from e3bm.errors import DataError, some_of
 from e3bm.fewshot.prior.canonical import canonical_array
 
 LONGEST_NAME = 200
@@ -151,6 +151,14 @@ def moved_shots(shots: Mapping[str, Shots], name: str, more: Shots) -> dict[str,
     return found
 
 
+def is_only_in(shots: Mapping[str, Shots], name: str, some: Shots) -> bool:
+    """Whether all of these are examples of this class already, and of no other."""
+    had = {other: {row.tobytes() for row in found.features} for other, found in shots.items()}
+    return all(row.tobytes() in had.get(name, ()) for row in some.features) and not any(
+        row.tobytes() in rows for other, rows in had.items() if other != name for row in some.features
+    )
+
+
 def check_class_name(name: str) -> None:
     """Refuse a name that cannot be shown on one line."""
     if not isinstance(name, str) or not name.strip():
@@ -221,8 +229,7 @@ def _equal_rows(features: Float32[np.ndarray, "N D"]) -> list[list[int]]:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:MOST_SHOWN])
-    return shown if len(names) <= MOST_SHOWN else f"{shown} and {len(names) - MOST_SHOWN} more"
+    return some_of([f"'{name}'" for name in names], MOST_SHOWN)
 
 
 def _have(names: Sequence[str]) -> str:

@@ -148,7 +148,7 @@ def _model_routes(router: APIRouter, service: Service) -> None:
         now = service.last_fit()
         form = await read_form(request, "photos", settings.most_images, "together", "coverage", "recall", "pictures")
         drawn = form.flag("pictures") and settings.pictures != "tab"
-        how = HowToPredict(form.flag("together"), form.share("coverage"), form.share("recall"), drawn)
+        how = HowToPredict(form.flag("together"), form.number("coverage"), form.number("recall"), drawn)
         extractor = Shared(now.classifier.extractor)
         asked = Shared(now.asked)
         found = await service.photo_work.run(predict_uploads, extractor, asked, form.files, service.pixels, how)

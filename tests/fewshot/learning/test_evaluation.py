@@ -89,7 +89,7 @@ def test_the_calibration_error_is_compared_with_what_chance_gives(found):
         assert expected.most == pytest.approx(np.quantile(errors, 0.95), rel=0.15)
     assert error_if_calibrated(np.ones(5)).mean == 0
     chance = found.ece_if_calibrated
-    said = f"a perfectly calibrated model would show {100 * chance.mean:.1f} % on as many photos by chance"
+    said = f"by chance a perfectly calibrated model would show {100 * chance.mean:.1f} % on average on as many photos"
     assert said in found.to_html()
     assert said in str(found)
     assert found.as_json()["ece_if_calibrated"] == {"mean": chance.mean, "most": chance.most}
@@ -180,6 +180,15 @@ def test_the_command_prints_and_writes(pretrained_run, tmp_path, capsys):
     assert "The model was fitted on" in said
     assert f"'{out}'" in said
     assert out.exists()
-    assert main(["evaluate", str(model), str(photos), "--out", str(out), "--skip-unreadable", "--json"]) == 0
+    assert main(["evaluate", str(model), str(photos), "--out", str(out), "--skip-unreadable", "--json"]) == 2
+    assert "exists already; give another name with --out, or --force" in capsys.readouterr().err
+    words = ["evaluate", str(model), str(photos), "--out", str(out), "--skip-unreadable", "--json", "--force"]
+    assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["photos"] == 12
     assert main(["evaluate", str(model), str(photos), "--out", str(model)]) == 2
+    labels = tmp_path / "labels.json"
+    labels.write_text("[]")
+    capsys.readouterr()
+    assert main(["evaluate", str(model), str(labels), "--out", str(labels.with_suffix(".html")), "--force"]) == 2
+    assert f"would replace {labels}; give another name" in capsys.readouterr().err
+    assert labels.read_text() == "[]"

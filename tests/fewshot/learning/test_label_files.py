@@ -99,7 +99,12 @@ def test_missing_photos_are_named_and_left_out_where_that_is_asked_for(folder, k
         ("a.csv", "", "is empty"),
         ("a.csv", "path,label\nnot_there.jpg,crow\n", "names photos that are not there: not_there.jpg"),
         ("a.csv", "path,size\nx.jpg,3\n", "has the columns path, size; expected path and label"),
-        ("a.csv", "path,label\nx.jpg\n", "Row 2 of"),
+        (
+            "a.csv",
+            "path,label\nx.jpg\ny.jpg,b\n,c\n",
+            "has rows without a path and a label, or with other cells: 2, 4;",
+        ),
+        ("a.csv", "x.jpg,crow,3,4\n", "with other cells: 1; each line must be `path,label`, or the first line must"),
         ("a.csv", 'path,label\n"x.jpg,crow\n', "is not a readable table"),
         ("a.csv", "path,label\nx.jpg,\n", "has no photo with a label"),
         ("a.json", "{", "is not readable JSON"),

@@ -103,15 +103,18 @@ def test_the_commands_go_round(pretrained_run, tmp_path, capsys):
     assert main(["suggest", str(model), str(new), "--count", "2", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert first["gain"] >= second["gain"]
-    assert main(["correct", str(model), first["name"], "sand"]) == 2
+    assert main(["correct", str(model), first["path"], "sand"]) == 2
     assert "--new-class" in capsys.readouterr().err
     kept, backup, other = model.read_bytes(), tmp_path / "m.backup.e3bm", tmp_path / "n.e3bm"
-    assert main(["correct", str(model), first["name"], "sand", "--new-class"]) == 0
+    assert main(["correct", str(model), first["path"], "sand", "--new-class"]) == 0
     said = capsys.readouterr().out
     assert "'sand' has 1" in said
     assert f"saved {model} (as it was before: {backup})" in said
     assert model.read_bytes() != kept == backup.read_bytes()
-    words = ["correct", str(model), second["name"], "sand", "--out", str(other), "--json"]
+    assert main(["correct", str(model), first["path"], "sand"]) == 0
+    assert capsys.readouterr().out == "'sand' has this photo already; nothing changed\n"
+    assert kept == backup.read_bytes()
+    words = ["correct", str(model), second["path"], "sand", "--out", str(other), "--json"]
     other.write_bytes(kept)
     assert main(words) == 2
     assert "exists already; give another name with --out, or --force" in capsys.readouterr().err
@@ -122,10 +125,14 @@ def test_the_commands_go_round(pretrained_run, tmp_path, capsys):
     assert f"next: e3bm correct {model} PHOTO LABEL" in capsys.readouterr().out
     assert main(["suggest", str(model), str(new / "sky"), str(new / "sand" / "0.png"), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
+    bare = tmp_path / "bare.e3bm"
+    assert main(["fit", str(photos), "--out", str(bare), "--backbone", str(pretrained_run), "--drop-support"]) == 0
+    assert main(["suggest", str(bare), str(new)]) == 0
+    assert "e3bm correct" not in capsys.readouterr().out
     (tmp_path / "empty").mkdir()
     for words, sentence in (
         ([str(new), "--count", "0"], "(--count) is 1 or more, found 0."),
-        ([str(tmp_path / "empty")], f"The folder {tmp_path / 'empty'} contains no photos."),
+        ([str(tmp_path / "empty")], f"There are no photos in {tmp_path / 'empty'};"),
     ):
         assert main(["suggest", str(model), *words]) == 2
         assert sentence in capsys.readouterr().err

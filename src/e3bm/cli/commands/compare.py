@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from e3bm.cli.console import columns_here, parse, print_json, show
+from e3bm.errors import some_of
 
 if TYPE_CHECKING:
     from e3bm.runs.result import Result
@@ -55,7 +56,7 @@ def _name_the_missing(found: "list[list[Result]]", options: Options) -> None:
     if not missing:
         return
     first, several = found[0][0], len(missing) > MOST_NAMED
-    names = ", ".join(missing[:MOST_NAMED]) + (f" and {len(missing) - MOST_NAMED} more" if several else "")
+    names = some_of(missing, MOST_NAMED)
     command = f"e3bm test {'RUN' if several else ' '.join(missing)} --dataset {first.dataset} --split {first.split} "
     command += f"--episodes {first.episodes} --ways {first.ways} --shots {first.shots} --queries {first.queries}"
     command += "" if first.query_shares is None else f" --query-shares {first.query_shares}"

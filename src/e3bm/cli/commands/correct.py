@@ -42,14 +42,19 @@ def run(words: Sequence[str]) -> int:
     if options.out is not None:
         check_target(options.out, replace=options.force)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
-    before = model.predict(options.photo)
+    former, before = model.fitted, model.predict(options.photo)
     model.correct(options.photo, options.label, new_class=options.new_class)
     after = model.predict(options.photo)
     out = options.out or options.model
-    backup = keep_backup(out) if options.out is None else None
-    model.save(out)
+    changed = model.fitted is not former
+    backup = keep_backup(out) if changed and options.out is None else None
+    if changed or options.out is not None:
+        model.save(out)
     if options.json:
         print_json({"model": str(out), "before": before.as_json(), "after": after.as_json(), "classes": model.counts})
+        return 0
+    if not changed:
+        show(f"'{options.label}' has this photo already; nothing changed")
         return 0
     show(f"before: {before.label}, {100 * before.confidence:.1f} %{' (unknown)' if before.unknown else ''}")
     count = model.counts[options.label]
@@ -57,6 +62,6 @@ def run(words: Sequence[str]) -> int:
     show(f"now:    {after.label}, {100 * after.confidence:.1f} % ('{options.label}' has {photos} now)")
     for one in model.suspicions:
         show(f"doubtful: {one}")
-    former = "" if backup is None else f" (as it was before: {shlex.quote(str(backup))})"
-    show(f"saved {shlex.quote(str(out))}{former}")
+    kept = "" if backup is None else f" (as it was before: {shlex.quote(str(backup))})"
+    show(f"saved {shlex.quote(str(out))}{kept}")
     return 0

@@ -22,6 +22,8 @@ class Options:
     JSON (photos of classes that the model does not know are counted separately: they should be called unknown)."""
     out: Path = Path("evaluation.html")
     """The page to write; the numbers go next to it as JSON."""
+    force: bool = False
+    """Replace an existing page and its numbers."""
     skip_unreadable: bool = False
     """Continue without photos that cannot be read, and name them."""
     backbone: str | None = None
@@ -33,9 +35,9 @@ class Options:
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "evaluate", "How well a model does on labelled photos: a page and JSON.")
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
-    from e3bm.fewshot.learning.evaluation_page import check_page_name
+    from e3bm.fewshot.learning.evaluation_page import check_page_target
 
-    check_page_name(options.out)
+    check_page_target(options.out, options.photos, replace=options.force)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     found = model.evaluate(options.photos, skip_unreadable=options.skip_unreadable, progress=progress_here())
     found.save(options.out, f"{options.model.name} on {options.photos.name}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, show
+from e3bm.cli.console import by_path, parse, print_json, progress_here, show
 from e3bm.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -91,10 +91,7 @@ def _as_json(model: "FewShotClassifier", out: Path) -> dict[str, Any]:
         "classes": model.counts,
         "left_out_accuracy": None if model.left_out_accuracy is None else 100 * model.left_out_accuracy,
         "expected_accuracy": None if model.expected_accuracy is None else 100 * model.expected_accuracy,
-        "suspicions": [
-            {"path": one.name, **{key: value for key, value in asdict(one).items() if key != "name"}}
-            for one in model.suspicions
-        ],
+        "suspicions": [by_path(one) for one in model.suspicions],
         "rates": model.rates.tolist(),
         "votes": model.votes.tolist(),
         "notes": list(model.notes),
@@ -114,7 +111,7 @@ def _show(model: "FewShotClassifier", out: Path) -> None:
         show(f"left-out accuracy: {100 * model.left_out_accuracy:.1f} % (each photo predicted by a fit on the others)")
         alone = [name for name, count in counts.items() if count == 1]
         if model.expected_accuracy is None:
-            have = f"{', '.join(alone)} {'has' if len(alone) == 1 else 'have'} only one photo"
+            have = f"{', '.join(map(repr, alone))} {'has' if len(alone) == 1 else 'have'} only one photo"
             show(f"expected on new photos: not known, since {have}, which cannot be left out")
         else:
             expected = 100 * model.expected_accuracy

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import parse, print_json, show
+from e3bm.errors import some_of
 
 NAMES_SHOWN = 8
 
@@ -41,8 +42,7 @@ def run(words: Sequence[str]) -> int:
     show(f"  found in {done.found_in}")
     for title, names in (("filled with zeros", done.filled), ("left out", done.left_out)):
         if names:
-            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            show(f"  {title}: {', '.join(names[:NAMES_SHOWN])}{more}")
+            show(f"  {title}: {some_of(names, NAMES_SHOWN)}")
     if done.folded:
         show(f"  scales multiplied into {done.folded} kernels")
     show(f"use it with: --backbone.name {done.backbone} --backbone.pretrained {done.out}")

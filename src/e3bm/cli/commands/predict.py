@@ -16,6 +16,7 @@ from e3bm.errors import DataError, SettingsError
 if TYPE_CHECKING:
     import numpy as np
 
+    from e3bm.data.read.photos import Photo
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.prediction import Prediction
 
@@ -34,7 +35,7 @@ class Options:
     model: Annotated[Path, tyro.conf.Positional]
     """A model file made by `e3bm fit`."""
     paths: Annotated[Words, tyro.conf.Positional]
-    """Photos, folders of photos, or - to read paths from stdin, one per line."""
+    """Photos, folders or archives (zip, tar) of photos, or - to read paths from stdin, one per line."""
     coverage: Optional[float] = None  # noqa: UP045
     """Also print, for every photo, a set of classes that should contain the right one in this share of cases."""
     recall: Optional[float] = None  # noqa: UP045
@@ -69,11 +70,11 @@ def run(words: Sequence[str]) -> int:
     if options.recall is not None:
         check_recall(options.recall)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
-    paths = list(photo_paths(options.paths))
-    if not paths:
+    photos = list(named_photos(options.paths))
+    if not photos:
         raise DataError("No photo was given; name photos or folders, or list paths on stdin with -.")
-    features = _features(model, paths)
-    usable = [path for path, row in zip(paths, features, strict=True) if not isinstance(row, DataError)]
+    features = _features(model, photos)
+    usable = [str(photo) for photo, row in zip(photos, features, strict=True) if not isinstance(row, DataError)]
     table = [row for row in features if not isinstance(row, DataError)]
     found: list["Prediction"] = []
     separate: str | None = None
@@ -97,38 +98,38 @@ def run(words: Sequence[str]) -> int:
     for failure in failures:
         show(f"e3bm: {failure}", file=sys.stderr)
     if len(failures) > 1:
-        show(f"e3bm: {len(failures)} of {len(paths)} photos could not be used.", file=sys.stderr)
+        show(f"e3bm: {len(failures)} of {len(photos)} photos could not be used.", file=sys.stderr)
     return 2 if failures else 0
 
 
-def photo_paths(words: Sequence[str]) -> Iterator[str]:
-    """Every photo that is named, lies in a folder that is named, or stands on stdin."""
-    from e3bm.data.read.photos import photos_in, unused_sentences
+def named_photos(words: Sequence[str]) -> Iterator["Photo"]:
+    """Every photo that is named, lies in a folder or archive that is named, or stands on stdin."""
+    from e3bm.data.read.photos import holds_photos, photos_in, unused_sentences
 
     for word in words:
         if word == STDIN:
             yield from (line for line in map(str.strip, sys.stdin) if line)
-        elif Path(word).is_dir():
+        elif holds_photos(Path(word)):
             inside, unused = photos_in(Path(word))
             for sentence in unused_sentences(unused):
                 show(f"e3bm: {sentence}", file=sys.stderr)
             if not inside:
-                raise DataError(f"The folder {word} contains no photos.")
-            yield from map(str, inside)
+                raise DataError(f"There are no photos in {word}; name photos, or a folder or archive that holds some.")
+            yield from inside
         else:
             yield word
 
 
-def _features(model: "FewShotClassifier", paths: Sequence[str]) -> list["np.ndarray | DataError"]:
+def _features(model: "FewShotClassifier", photos: Sequence["Photo"]) -> list["np.ndarray | DataError"]:
     """Photo by photo: one that cannot be read does not stop the others."""
-    progress = progress_here(quiet=len(paths) < MANY)
-    progress.begin("photos", len(paths))
+    progress = progress_here(quiet=len(photos) < MANY)
+    progress.begin("photos", len(photos))
     found: list["np.ndarray | DataError"] = []
     note = model.extractor.engine_note()
     if note is not None:
         show(f"e3bm: {note}", file=sys.stderr)
     try:
-        for row in model.extractor.features_or_errors(paths):
+        for row in model.extractor.features_or_errors(photos):
             found.append(row)
             progress.advance(len(found))
     finally:

@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from e3bm.cli.console import parse, print_json, progress_here, show
+from e3bm.cli.console import by_path, parse, print_json, progress_here, show
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Options:
     model: Annotated[Path, tyro.conf.Positional]
     """A model file made by `e3bm fit`."""
     photos: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Photos, folders of photos, or - to read paths from stdin; the names of subfolders are ignored."""
+    """Photos, folders or archives of photos, or - to read paths from stdin; the names of subfolders are ignored."""
     count: int = 10
     """How many photos to suggest."""
     backbone: str | None = None
@@ -29,19 +29,20 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "suggest", "Which unlabelled photos to label next, and why.")
-    from e3bm.cli.commands.predict import photo_paths
+    from e3bm.cli.commands.predict import named_photos
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.learning.suggest import check_count
 
     check_count(options.count)
-    photos = list(photo_paths(options.photos))
+    photos = list(named_photos(options.photos))
 
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     found = model.suggest(photos, options.count, skip_unreadable=True, progress=progress_here())
     if options.json:
-        print_json([asdict(one) for one in found])
+        print_json([by_path(one) for one in found])
         return 0
     for one in found:
         show(f"{one.name}: {one.reason}")
-    show(f"next: e3bm correct {shlex.quote(str(options.model))} PHOTO LABEL")
+    if model.fitted.support is not None:
+        show(f"next: e3bm correct {shlex.quote(str(options.model))} PHOTO LABEL")
     return 0

@@ -8,9 +8,9 @@ import numpy as np
 
 from e3bm.data.layouts.base import NO_SPLIT, KnownClasses, Listing, split_word
 from e3bm.data.layouts.folders import ClassFolders
-from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree
+from e3bm.data.read.archives import open_tree
 from e3bm.data.read.decode import image_size
-from e3bm.data.read.file_tree import FileTree
+from e3bm.data.read.file_tree import ARCHIVE_SUFFIXES, FileTree
 from e3bm.data.read.records import Payload
 from e3bm.data.source import EMBEDDED, OWN_FOLDER, DataSource, SourceCard, registered_sources
 from e3bm.errors import DataError

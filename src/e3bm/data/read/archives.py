@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from e3bm.data.read.decode import beginning
 from e3bm.data.read.file_tree import (
+    ARCHIVE_SUFFIXES,
     LARGEST_FILE_IN_MEMORY,
     MOST_FILES,
     FileTree,
@@ -30,7 +31,6 @@ from e3bm.data.read.file_tree import (
 )
 from e3bm.errors import DataError
 
-ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
 FOREIGN_SUFFIXES = (".rar", ".7z", ".zst", ".gz", ".bz2", ".xz")
 COMPRESSIONS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 # Pixels never shrink this much; what does is a few bytes made to fill a memory.

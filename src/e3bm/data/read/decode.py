@@ -242,7 +242,7 @@ def _decoding_errors() -> Iterator[None]:
     except MemoryError as error:
         raise DataError("it asks for more memory than there is") from error
     except DECODING_ERRORS as error:
-        raise DataError(f"it is damaged: {str(error).rstrip('.') or type(error).__name__}") from error
+        raise DataError(f"it is damaged: {str(error).strip().rstrip('.') or type(error).__name__}") from error
 
 
 def _opened(content: bytes) -> Image.Image:

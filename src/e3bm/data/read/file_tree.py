@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from e3bm.errors import DataError
 
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
 JUNK_FOLDERS = frozenset({"__MACOSX", "@eaDir"})
 JUNK_FILES = frozenset({"Thumbs.db", "desktop.ini"})
 LARGEST_FILE_IN_MEMORY = 256 << 20

@@ -23,8 +23,8 @@ from e3bm.data.read.decode import (
     plain_image,
     why_not_an_image,
 )
-from e3bm.data.read.file_tree import FileTree, FolderTree
-from e3bm.errors import DataError
+from e3bm.data.read.file_tree import ARCHIVE_SUFFIXES, FileTree
+from e3bm.errors import DataError, some_of
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,8 @@ def photo_image(photo: Photo, channels: int = 3) -> Image.Image:
 
 def photo_name(photo: Photo, otherwise: str) -> str:
     """The path of a photo that has one."""
-    return str(photo) if isinstance(photo, str | Path | StoredPhoto) else otherwise
+    named = isinstance(photo, str | Path | StoredPhoto) and str(photo).strip()
+    return str(photo) if named else otherwise
 
 
 def as_photos(photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
@@ -121,6 +122,15 @@ def why_no_picture(photo: Photo) -> str | None:
     return None
 
 
+def why_unreadable(photo: Photo) -> str | None:
+    """Why a photo cannot be decoded; None where it can."""
+    try:
+        photo_image(photo)
+    except DataError as error:
+        return str(error)
+    return None
+
+
 @dataclass(frozen=True)
 class UnusedFile:
     """A file or folder in which there is no photo, and why."""
@@ -140,7 +150,7 @@ class PhotoFolder:
 @contextmanager
 def photos_by_class(source: Path, *, one_class: bool = False) -> Iterator[PhotoFolder]:
     """The photos of every class; one is refused unless ``one_class``. An archive stays open inside of the block."""
-    from e3bm.data.read.archives import ARCHIVE_SUFFIXES, open_tree  # not for those who ask about one photo
+    from e3bm.data.read.archives import open_tree  # not for those who ask about one photo
 
     if not source.exists():
         kind = "file" if source.name.lower().endswith(ARCHIVE_SUFFIXES) else "folder"
@@ -155,9 +165,16 @@ def photos_by_class(source: Path, *, one_class: bool = False) -> Iterator[PhotoF
         tree.close()
 
 
-def photos_in(folder: Path) -> tuple[list[StoredPhoto], tuple[UnusedFile, ...]]:
-    """Every photo in a folder and below it, and everything there that is none."""
-    tree = FolderTree(folder)
+def holds_photos(source: Path) -> bool:
+    """Whether it is a folder or an archive, where one photo might be meant."""
+    return source.is_dir() or (source.name.lower().endswith(ARCHIVE_SUFFIXES) and source.is_file())
+
+
+def photos_in(source: Path) -> tuple[list[StoredPhoto], tuple[UnusedFile, ...]]:
+    """Every photo in a folder or an archive, and everything there that is none."""
+    from e3bm.data.read.archives import open_tree  # not for those who ask about one photo
+
+    tree = open_tree(source)
     return [StoredPhoto(tree, name) for name in tree.names if is_image_name(name)], _unused_files(tree)
 
 
@@ -168,8 +185,7 @@ def unused_sentences(unused: Iterable[UnusedFile]) -> list[str]:
         by_reason.setdefault(one.reason, []).append(one.path)
     sentences = []
     for reason, paths in by_reason.items():
-        more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-        sentences.append(f"Not used ({reason}): {', '.join(paths[:MOST_NAMED])}{more}.")
+        sentences.append(f"Not used ({reason}): {some_of(paths, MOST_NAMED)}.")
     return sentences
 
 
@@ -182,7 +198,7 @@ def _is_tensor(photo: object) -> "TypeIs[torch.Tensor]":
 def _content(path: Path) -> bytes:
     try:
         if path.is_dir():
-            raise DataError("it is a folder, where a photo was expected")
+            raise DataError("it is a folder; give the photos in it as a list")
         if not path.exists():
             raise DataError("there is no such file")
         if not path.is_file():

@@ -20,7 +20,7 @@ from e3bm.report.result_figures import (
     threshold_drawing,
 )
 from e3bm.report.table_format import Cell, Table
-from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.files import check_replaceable, write_bytes
 
 MOST_SHOWN, SHOWN_AT_ONCE = 200, 24
 LARGEST_MATRIX = 60
@@ -102,12 +102,21 @@ def confusions(found: Evaluation) -> list[tuple[int, str, str]]:
 
 def save_evaluation(found: Evaluation, path: Path, title: str) -> None:
     """The page, and the numbers as JSON next to it."""
-    check_page_name(path)
+    _check_page_name(path)
     write_bytes(path, evaluation_page(found, title).encode("utf-8", errors="replace"))
     write_bytes(path.with_suffix(".json"), json_bytes(found.as_json()))
 
 
-def check_page_name(path: Path) -> None:
+def check_page_target(path: Path, labels: Path, *, replace: bool) -> None:
+    """Refuse early a page that cannot be written, and one that would take the place of a file or of the labels."""
+    _check_page_name(path)
+    for target in (path, path.with_suffix(".json")):
+        if target.exists() and labels.exists() and target.samefile(labels):
+            raise SettingsError(f"The page's numbers would replace {labels}; give another name with --out.")
+        check_replaceable(target, "--out", replace=replace)
+
+
+def _check_page_name(path: Path) -> None:
     """Refuse a name that is not that of a page, so that no other file is replaced."""
     if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
         raise SettingsError(f"The page is one HTML file, such as evaluation.html; found {path}.")
@@ -158,8 +167,8 @@ def _by_chance(found: Evaluation) -> str:
     if chance is None:
         return ""
     return (
-        f"; a perfectly calibrated model would show {100 * chance.mean:.1f} % on as many {found.noun}s by chance, "
-        f"and up to {100 * chance.most:.1f} % in 95 of 100 cases"
+        f"; by chance a perfectly calibrated model would show {100 * chance.mean:.1f} % on average on as many "
+        f"{found.noun}s, and at most {100 * chance.most:.1f} % in 95 of 100 cases"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from e3bm.data.read.photos import UnusedFile
-from e3bm.errors import DataError
+from e3bm.errors import DataError, some_of
 from e3bm.json_files import parse_json
 
 SUFFIXES = (".csv", ".tsv", ".json")
@@ -62,9 +62,8 @@ def read_label_file(source: Path, *, skip_missing: bool = False) -> LabelledPath
     found = [(_place(source, path), path, label) for path, label in labelled]
     missing = [path for place, path, _ in found if place is None]
     if missing and not skip_missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
-            f"{source} names photos that are not there: {', '.join(missing[:3])}{more}; continue without them with "
+            f"{source} names photos that are not there: {some_of(missing)}; continue without them with "
             "--skip-unreadable (skip_unreadable=True in Python), or correct them: paths are relative to its folder, "
             f"{source.parent.resolve()}."
         )
@@ -169,13 +168,20 @@ def _table(source: Path, text: str, first_columns: Sequence[str] = PATH_COLUMNS)
         raise DataError(f"{source} has the columns {', '.join(rows[0])}; expected {first_columns[0]} and label.")
     else:
         start = 1
-    for number, row in enumerate(rows[start:], start + 1):
-        if len(row) <= max(at, label_at):
-            raise DataError(
-                f"Row {number} of {source} has {len(row)} cells; expected a {first_columns[0]} and a label."
-            )
-        label = row[label_at].strip()
-        yield row[at].strip(), label or _NoLabel("no label in the table")
+    cells = [[cell.strip() for cell in row] for row in rows]
+    short = [
+        number
+        for number, row in enumerate(cells[start:], start + 1)
+        if len(row) <= max(at, label_at) or not row[at] or (len(row) > 2 and not start)
+    ]
+    if short:
+        which = some_of([str(number) for number in short])
+        raise DataError(
+            f"{source} has rows without a {first_columns[0]} and a label, or with other cells: {which}; "
+            f"each line must be `{first_columns[0]},label`, or the first line must name the columns."
+        )
+    for row in cells[start:]:
+        yield row[at], row[label_at] or _NoLabel("no label in the table")
 
 
 def _label_studio(source: Path, text: str) -> Iterator[Entry]:

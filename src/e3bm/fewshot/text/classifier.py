@@ -89,9 +89,12 @@ class TextClassifier(FewShotClassifier):
         with open_photos(source, labels, noun=self.extractor.noun) as found:
             yield found
 
+    def _asked(self, photos: Photo | Iterable[Photo]) -> tuple[list[Photo], bool]:
+        return self._listed(photos), isinstance(photos, str)
+
     def _listed(self, photos: Photo | Iterable[Photo]) -> list[Photo]:
         if isinstance(photos, str):
             return [photos]
         if isinstance(photos, Iterable):
             return list(frame_examples(photos, self.extractor.noun))
-        raise DataError(f"A sentence is a string; found {type(photos).__name__}.")
+        raise DataError(f"A sentence is a string, or give a list of them; found {type(photos).__name__}.")

@@ -26,6 +26,8 @@ NO_PIXELS = "normalise none"
 LONGEST = 100_000
 """Characters of a text; the features of a longer one would say nothing of its parts."""
 AT_ONCE = 256
+MOST_SHOWN = 60
+"""Characters of a sentence that an error repeats."""
 
 Encoder: TypeAlias = Callable[[list[str]], Any]
 
@@ -37,6 +39,7 @@ class TextExtractor(FeatureExtractor):
     encode: Encoder
 
     noun = "sentence"
+    column = "text"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ class TextExtractor(FeatureExtractor):
             usable = [cast("str", text) for text, problem in zip(part, problems, strict=True) if problem is None]
             rows = iter(self._rows(usable))
             for place, problem in enumerate(problems, start):
-                name = f"Sentence {place + 1}"
+                name = _short(names[place]) if names else f"Sentence {place + 1}"
                 yield next(rows) if problem is None else DataError(f"{name} cannot be used: {problem}.")
 
     def __call__(self, photos: Sequence[Photo], names: Sequence[str] = ()) -> Float32[np.ndarray, "N D"]:
@@ -143,6 +146,10 @@ def encoder_named(origin_name: str) -> TextExtractor | None:
 
 def _extractor(origin: BackboneOrigin, encode: Encoder) -> TextExtractor:
     return TextExtractor(nn.Identity(), Pipeline.parse(NO_PIXELS), 0, origin, encode)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _problem(text: object) -> str | None:

@@ -4,7 +4,6 @@ The whole body is there before it is looked at, within the limits of its bytes; 
 parsed, and a part has a head of a few hundred bytes. Nothing of a photo reaches the disk.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,18 +36,15 @@ class Form:
             raise RequestError(422, f"The field '{name}' is true or false, found '{word[:20]}'.")
         return word in TRUE
 
-    def share(self, name: str) -> float | None:
-        """A field that is a number between 0 and 1; None where it is not there."""
+    def number(self, name: str) -> float | None:
+        """A field that is a number; None where it is not there. Whoever uses it knows its bounds."""
         word = self.fields.get(name, "").strip()
         if not word:
             return None
         try:
-            value = float(word)
+            return float(word)
         except ValueError:
-            value = math.nan
-        if not 0 < value < 1:
-            raise RequestError(422, f"The field '{name}' is a number between 0 and 1, found '{word[:20]}'.")
-        return value
+            raise RequestError(422, f"The field '{name}' is a number such as 0.95, found '{word[:20]}'.") from None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from e3bm.data.read.decode import TooManyPixelsError, decoded_pixels, image_size, miniature
-from e3bm.errors import DataError
+from e3bm.errors import DataError, SettingsError
 from e3bm.fewshot.extractor import FeatureExtractor
+from e3bm.fewshot.fitted_head import check_coverage, check_recall
 from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prediction import Prediction
 from e3bm.fewshot.prior.shipped import prior_digest
@@ -63,8 +64,13 @@ class HowToPredict:
     def __post_init__(self) -> None:
         if self.together and self.coverage is not None:
             raise RequestError(422, "Prediction sets (coverage) are for photos that are looked at alone, not together.")
-        if self.recall is not None and self.recall < 0.5:
-            raise RequestError(422, f"The recall of known photos lies from 0.5 to 1, found {self.recall}.")
+        try:
+            if self.coverage is not None:
+                check_coverage(self.coverage)
+            if self.recall is not None:
+                check_recall(self.recall)
+        except SettingsError as error:
+            raise RequestError(422, str(error)) from None
 
 
 @dataclass(frozen=True, eq=False)
