@@ -153,5 +153,6 @@ def settings_error(error: ValidationError, where: str) -> SettingsError:
     first = error.errors()[0]
     place = ".".join([*([where] if where else []), *map(str, first["loc"])])
     found = "" if isinstance(first.get("input"), BaseModel | dict) else f" (found {first.get('input')!r})"
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = first["msg"].removeprefix("Value error, ").replace("Input should be ", "it must be ")
+    reason = reason.replace("Extra inputs are not permitted", "there is no such setting")
     return SettingsError(f"{f'Setting {place}' if place else 'Settings'}: {reason}{found}.")

@@ -100,7 +100,7 @@ def test_a_broken_package_breaks_only_its_own_method(e3bm, small_data, tmp_path)
             ("--hyperprior.weight", "equal"),
             "no inner loop, so there is no alpha and no v",
         ),
-        ("squared", ("--method.sharpness", "-1"), "method.sharpness: Input should be greater than 0"),
+        ("squared", ("--method.sharpness", "-1"), "method.sharpness: it must be greater than 0"),
         ("squared", ("--method.head", "cosine"), "--method.sharpness"),  # the list of what it has
     ],
 )

@@ -363,5 +363,5 @@ def loop_from_zero(method, batch, rate, epochs):
 
 
 def test_maml_has_no_class_means_to_start_from():
-    with pytest.raises(SettingsError, match=r"method\.start: Input should be 'learned' or 'zero'"):
+    with pytest.raises(SettingsError, match=r"method\.start: it must be 'learned' or 'zero'"):
         read_settings(TrainSettings, {"method": {"name": "maml", "start": "prototype"}, "backbone": {"adapt": "full"}})

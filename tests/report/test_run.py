@@ -61,7 +61,7 @@ def test_odd_content_is_passed_over(make_run):
     assert run.title == "odd"  # settings of another version: the folder's name will do
     assert run.setting("method.name") is None
     assert run.missing[0] == "schedules.jsonl is empty or damaged"
-    assert run.missing[1].startswith("Setting method: Input should be a valid dictionary")
+    assert run.missing[1].startswith("Setting method: it must be a valid dictionary")
     assert "the result of MTL is not whole: setting is missing. Test that run again" in run.missing[2]
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
     ("content", "sentence"),
     [
         ('{"kind": "odd", "settings": {}}', "of a run of the unknown kind 'odd'"),
-        ('{"kind": "train", "settings": {"no_such": 1}}', "Setting no_such: Extra inputs"),
+        ('{"kind": "train", "settings": {"no_such": 1}}', "Setting no_such: there is no such setting"),
         ('{"kind": "train", "settings": {}, "version": 99}', "a run of version 99"),
         ("{", "is damaged"),
     ],

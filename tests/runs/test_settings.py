@@ -33,10 +33,10 @@ def test_settings_do_not_change():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"sed": 1}, "Setting sed: Extra inputs are not permitted"),
+        ({"sed": 1}, "Setting sed: there is no such setting"),
         ({"method": {"epoch": 1}}, "MTL has no option 'epoch'; it has epochs, test_epochs, rate"),
         ({"method": {"epochs": 0}}, r"Setting method\.epochs: .*greater than or equal to 1 \(found 0\)"),
-        ({"method": {"order": "third"}}, r"Setting method\.order: Input should be 'first' or 'second'"),
+        ({"method": {"order": "third"}}, r"Setting method\.order: it must be 'first' or 'second'"),
         ({"hyperprior": {"weight": "frozen"}}, "needs frozen_from"),
         ({"hyperprior": {"embedding": True}}, "'stats' summary replaces the embedding"),
         ({"hyperprior": {"weight": "generated", "weight_start": "last"}}, "a zero cannot be scaled"),
