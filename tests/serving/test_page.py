@@ -350,6 +350,7 @@ def test_what_a_folder_brought_is_all_said_where_it_was_dropped(opened, glyph_pn
     expect(card(page, "zhe").get_by_role("alert")).to_contain_text("bad.jpg cannot be used")
     expect(page.locator(".class .count")).to_have_text(["4 photos", "1 photo"])
     expect(page.locator("#class-count")).to_have_text("2 classes")
+    expect(page.locator("#said")).to_have_text("2 classes from folders.")
 
 
 def test_a_photo_that_the_browser_cannot_show_is_drawn_by_the_server(browser, serve_with, glyph_png, quick) -> None:

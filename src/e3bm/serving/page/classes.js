@@ -239,12 +239,12 @@ export async function addFolders(given, showWaiting) {
     }
   }
   if (loose.length) problems.push(`Not used (not in a sub-folder): ${listed(loose.map((file) => file.name))}.`);
-  let done = 0;
-  for (const [name, files] of folders) {
-    done += 1;
-    showWaiting(`Class ${done} of ${folders.size}: ${name} …`);
+  const filled = new Set(); // classes: two folders may have gone into one
+  for (const [place, [name, files]] of [...folders].entries()) {
+    showWaiting(`Folder ${place + 1} of ${folders.size}: ${name} …`);
     try {
       const target = sameName(name) ?? (await ask("POST", "classes", { name }));
+      filled.add(target.id);
       await changed({});
       if (target.name !== name) problems.push(`The photos of ${name}/ were added to the class “${target.name}”: the two names ${difference(name, target.name)}.`);
       problems.push(...(await addPhotos(target.id, files)).map((problem) => `${target.name}: ${problem}`));
@@ -253,7 +253,7 @@ export async function addFolders(given, showWaiting) {
     }
   }
   showWaiting("");
-  if (folders.size) say(`${counted(folders.size, "class", "classes")} from folders.`);
+  if (filled.size) say(`${counted(filled.size, "class", "classes")} from folders.`);
   return problems;
 }
 
