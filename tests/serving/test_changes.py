@@ -220,6 +220,9 @@ def test_a_server_starts_with_the_small_pictures_of_its_model_and_says_where_it_
             state = visitor.get("/workspace").json()
             shown = [visitor.get(f"/photos/{photo}/picture") for one in state["classes"] for photo in one["photos"]]
             assert [one.status_code for one in shown] == [200 if drawn else 404] * 6
+            assert [one["pictures"] for one in state["classes"]] == [
+                one["photos"] if drawn else [] for one in state["classes"]
+            ]
             assert (state["no_pictures"] is None) == drawn
             held = FewShotClassifier.from_bytes(visitor.get("/model").content, backbone=quick().extractor)
             assert held.fitted.pictures == (), "a download has none unless it is asked for them"

@@ -379,7 +379,8 @@ def test_a_model_shows_its_small_pictures_or_says_how_to_have_them(browser, serv
     photos_of["Ж"].append(glyph_png("&", 9))  # which is to be looked at again
     for drawn in (True, False):
         with serve_with(quick().fit(photos_of, small_pictures=drawn)) as visitor:
-            page, expect = browser.new_page(), sync_api.expect
+            page, expect, asked = browser.new_page(), sync_api.expect, []
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
             page.goto(str(visitor.base_url))
             expect(page.locator(".class .photo")).to_have_count(13)
             pictures = page.locator(".class .photo img")
@@ -396,7 +397,8 @@ def test_a_model_shows_its_small_pictures_or_says_how_to_have_them(browser, serv
                 )
                 # A number, which is the one in the words beside it.
                 expect(page.locator("#doubts .picture")).to_have_text("5")
-                expect(page.locator("#answers .mattered img")).to_have_count(0)  # the server was asked in vain
+                expect(page.locator("#answers .mattered img")).to_have_count(0)
+                assert [url for url in asked if url.endswith("/picture")] == []
                 numbers = page.locator("#answers .mattered .picture").all_inner_texts()
                 words = page.locator("#answers .mattered figcaption").all_inner_texts()
                 assert [f"photo {number} of" for number in numbers] == [one.rsplit(" ", 1)[0] for one in words]

@@ -41,6 +41,8 @@ class ClassState(Record):
     id: int
     name: str
     photos: tuple[int, ...]
+    pictures: tuple[int, ...]
+    """Those of the photos that the server has a small picture of."""
 
 
 class ChosenViews(Record):

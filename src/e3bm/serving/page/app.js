@@ -14,8 +14,8 @@ async function refresh() {
   const before = now.workspace;
   const workspace = now.workspace = await ask("GET", "workspace");
   const { classes, model, pictures } = workspace;
-  if (before && before.token !== workspace.token) keepOnly(new Set(), pictures); // another server, whose numbers mean other photos
-  keepOnly(new Set(classes.flatMap((one) => one.photos)), pictures);
+  if (before && before.token !== workspace.token) keepOnly([]); // another server, whose numbers mean other photos
+  keepOnly(classes);
   showClasses(classes, changed);
   showFit();
   for (const id of ["download", "onnx"]) byId(id).disabled = !model;
