@@ -230,10 +230,32 @@ def test_a_folder_becomes_classes_that_are_renamed_moved_and_enlarged(opened, gl
     expect(card(page, "class 1").get_by_role("alert")).to_be_empty()
     fit(page)
 
+    # A rename changes no answer: all of them have the new name, and nothing is to be asked again.
+    version = visitor.get("/workspace").json()["model"]["version"]
+    asked = [*photos(glyph_png, "g", 8), *photos(glyph_png, "&", 8)]
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(asked)
+    expect(page.locator("#answers .verdict strong")).to_have_text(["class 1", "class 2"])
     card(page, "class 1").get_by_role("button", name="Rename").click()
+    page.locator("#confirm-words").fill("Class 2")
+    page.keyboard.press("Enter")
+    expect(page.locator("#confirm-error")).to_contain_text("There is a class 'class 2' already")
+    expect(page.locator("#confirm-words")).to_have_value("Class 2")
     page.locator("#confirm-words").fill("letter g")
     page.keyboard.press("Enter")
-    expect(card(page, "letter g")).to_be_visible()
+    expect(page.locator("#confirm")).to_be_hidden()
+    expect(card(page, "letter g").get_by_role("button", name="Rename")).to_be_focused()
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
+    assert visitor.get("/workspace").json()["model"]["version"] == version
+    expect(page.locator("#answers .verdict strong")).to_have_text(["letter g", "class 2"])
+    expect(page.locator("#answers-count")).to_contain_text("letter g")
+    expect(page.locator("#answers")).not_to_contain_text("class 1")
+    expect(page.locator("#answers .mark")).to_have_count(0)
+    expect(page.locator("#ask-again")).to_be_hidden()
+    page.locator("#answers > li").first.get_by_role("button", name="Correct – add it").click()
+    expect(card(page, "letter g").get_by_text("4 photos")).to_be_visible()
+    expect(page.locator("#answers .taught")).to_have_text("You said: letter g")
+    card(page, "letter g").locator(".photo .remove").last.click(force=True)
+    expect(card(page, "letter g").get_by_text("3 photos")).to_be_visible()
     expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
     card(page, "letter g").locator(".photo").first.drag_to(card(page, "class 2"))
     expect(card(page, "class 2").get_by_text("4 photos")).to_be_visible()

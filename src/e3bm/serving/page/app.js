@@ -14,7 +14,9 @@ async function refresh() {
   const before = now.workspace;
   const workspace = now.workspace = await ask("GET", "workspace");
   const { classes, model, pictures } = workspace;
-  if (before && before.token !== workspace.token) keepOnly([]); // another server, whose numbers mean other photos
+  const sameServer = before?.token === workspace.token; // the numbers of another one mean other photos
+  const former = sameServer ? before.classes : [];
+  if (!sameServer) keepOnly([]);
   keepOnly(classes);
   showClasses(classes, changed);
   showFit();
@@ -32,8 +34,12 @@ async function refresh() {
     ? "The server keeps numbers computed from labelled photos (features) and a small picture of each until you forget them or it is stopped (its options --keep and --pictures change that)."
     : "The server keeps numbers computed from labelled photos (features); the small pictures on this page live in this browser tab only.";
   if (model) showEpochs(byId("charts"), byId("epochs"), model.rates, model.votes);
-  if (model?.version !== before?.model?.version || classes.length !== before?.classes.length) bringAnswersUpToDate();
+  if (model?.version !== before?.model?.version || namesOf(classes) !== namesOf(former)) bringAnswersUpToDate(former);
   answerWaiting();
+}
+
+function namesOf(classes) {
+  return classes.map((one) => one.name).join("\n");
 }
 
 async function changed({ refit = false }) {

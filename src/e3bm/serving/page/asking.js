@@ -1,13 +1,13 @@
 // Photos that are asked about: in portions with progress, again after another fit, corrected, and as a CSV file.
 
-import { showAnswer, spoken } from "./answers.js";
+import { inNewNames, showAnswer, spoken } from "./answers.js";
 import { addPhoto } from "./classes.js";
 import { dropPlace, pathOf, sortedOut, unreadable } from "./dropping.js";
 import { button, byId, classChoice, counted, element, listed, say, told } from "./elements.js";
 import { worthLabelling } from "./next.js";
 import { enlarge, kindOf, picture, pictureUrl, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
-import { classNamed, now, portions } from "./state.js";
+import { classNamed, newNames, now, portions } from "./state.js";
 
 const MOST_COUNTED = 8; // classes, in the line above the answers
 const AT_ONCE = 8; // photos in a request, so that answers appear while others are looked at
@@ -36,9 +36,14 @@ export function clearAnswers() {
   showAround();
 }
 
-// Marks the answers of a former fit, and shows classes as they are called now.
-export function bringAnswersUpToDate() {
-  for (const one of answers) showAnswer(one, teach);
+// Marks the answers of a former fit, and shows the classes that were there before as they are called now.
+export function bringAnswersUpToDate(before) {
+  const names = newNames(before);
+  for (const one of answers) {
+    one.prediction = inNewNames(one.prediction, names);
+    one.taught = names.get(one.taught) ?? one.taught;
+    showAnswer(one, teach);
+  }
   showAround();
 }
 
@@ -115,12 +120,13 @@ async function askPortion(some, together, problems, show) {
     for (const one of some) one.url ??= await thumbnail(one.file);
     const pictures = some.some((one) => !one.url); // of a format that this browser does not show; the server does
     const fields = { together: String(together), pictures: String(pictures) };
+    const { classes } = now.workspace;
     const answer = await ask("POST", "predict", photosForm(some.map((one) => one.file), fields));
     for (const [place, prediction] of answer.predictions.entries()) {
       const one = some[place];
       if (prediction.picture) one.url ??= pictureUrl(prediction.picture);
       if (prediction.error) problems.push(prediction.error);
-      else show(Object.assign(one, { prediction, version: answer.version }));
+      else show(Object.assign(one, { prediction: inNewNames(prediction, newNames(classes)), version: answer.version }));
     }
   } catch (error) {
     const name = some[0].file.name;

@@ -171,14 +171,11 @@ async function takeMoved(card, photo, from) {
 }
 
 async function rename(card) {
-  const name = await words(`What should the class “${card.name}” be called?`, card.name, "Rename");
-  if (!name || name === card.name) return;
-  await told(card.error, async () => {
+  await words(`What should the class “${card.name}” be called?`, card.name, "Rename", async (name) => {
     await ask("PATCH", `classes/${card.id}`, { name });
-    say(`The class is now called ${name}.`);
-    await changed({ refit: true });
+    await changed({});
+    say(`The class is now called ${card.name}.`);
   });
-  card.rename.focus();
 }
 
 async function forget(card) {

@@ -66,25 +66,37 @@ export async function confirmed(question, yes, no = "Keep") {
   return (await dialogue(question, yes, no, null)) === "yes";
 }
 
-// Asks for a few words in a dialog; null when there are none.
-export async function words(question, given, yes) {
-  const answer = await dialogue(question, yes, "Cancel", given);
-  return answer === "yes" ? byId("confirm-words").value.trim() || null : null;
+// Asks for a few words in a dialog; null when there are none. Words that `accept` refuses can be mended.
+export async function words(question, given, yes, accept = () => {}) {
+  const typed = () => byId("confirm-words").value.trim();
+  const answer = await dialogue(question, yes, "Cancel", given, () => accept(typed()));
+  return answer === "yes" ? typed() || null : null;
 }
 
-function dialogue(question, yes, no, given) {
-  const dialog = byId("confirm"), field = byId("confirm-words");
+function dialogue(question, yes, no, given, accept = () => {}) {
+  const dialog = byId("confirm"), field = byId("confirm-words"), error = byId("confirm-error");
   byId("confirm-question").textContent = question;
   byId("confirm-yes").textContent = yes;
   byId("confirm-yes").classList.toggle("danger", given === null);
   byId("confirm-no").textContent = no;
   field.hidden = given === null;
+  field.required = given !== null;
   field.value = given ?? "";
+  error.textContent = "";
   dialog.returnValue = "no";
   dialog.showModal();
   if (given === null) byId("confirm-no").focus();
   else field.select();
   byId("confirm-no").onclick = () => dialog.close("no"); // no submit button: Enter in the field means yes
+  dialog.querySelector("form").onsubmit = async (event) => {
+    event.preventDefault();
+    const accepted = await told(error, async () => {
+      await accept();
+      return true;
+    });
+    if (accepted) dialog.close("yes");
+    else field.focus();
+  };
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
   });
