@@ -207,7 +207,7 @@ def test_a_dropped_folder_is_named_and_the_others_are_used(opened, glyph_png, vi
     page.get_by_role("button", name="Add class").click()
     drop(page, card(page, "letter g").locator(".drop"), [folder, *photos(glyph_png, "g", 0, 1)])
     expect(card(page, "letter g").get_by_text("2 photos")).to_be_visible()
-    expect(card(page, "letter g").get_by_role("alert")).to_have_text(
+    expect(card(page, "letter g").get_by_role("alert").get_by_role("listitem")).to_have_text(
         "holiday cannot be used: it is a folder, or a file that this browser may not read."
     )
     add_class(page, "ampersand", photos(glyph_png, "&", 0, 1))
@@ -223,12 +223,16 @@ def test_a_folder_becomes_classes_that_are_renamed_moved_and_enlarged(opened, gl
     folder = folder_of_classes(tmp_path / "mine", glyph_png, "g&")
     drop_paths(page, page.locator("#folder-drop"), folder)
     expect(page.locator(".class .count")).to_have_text(["3 photos"] * 2)
-    expect(page.locator("#class-error")).to_have_text(
-        "Not used (hidden): mine/.DS_Store. Not used (unknown format .txt): mine/class 1/notes.txt. "
-        "Not used (an empty folder): mine/empty."
+    expect(page.locator("#class-error li")).to_have_text(
+        [
+            "Not used (hidden): mine/.DS_Store.",
+            "Not used (unknown format .txt): mine/class 1/notes.txt.",
+            "Not used (an empty folder): mine/empty.",
+        ]
     )
     expect(card(page, "class 1").get_by_role("alert")).to_be_empty()
     fit(page)
+    expect(page.locator("#class-error")).to_be_empty()
 
     # A rename changes no answer: all of them have the new name, and nothing is to be asked again.
     version = visitor.get("/workspace").json()["model"]["version"]
@@ -369,10 +373,46 @@ def test_what_a_folder_brought_is_all_said_where_it_was_dropped(opened, glyph_pn
     said = page.locator("#class-error")
     expect(said).to_contain_text(re.compile("were added to the class “([Oo])wl”: the two names differ only in upper"))
     expect(said).to_be_in_viewport()
-    expect(card(page, "zhe").get_by_role("alert")).to_contain_text("bad.jpg cannot be used")
+    expect(card(page, "zhe").get_by_role("alert")).to_be_empty()
     expect(page.locator(".class .count")).to_have_text(["4 photos", "1 photo"])
     expect(page.locator("#class-count")).to_have_text("2 classes")
     expect(page.locator("#said")).to_have_text("2 classes from folders.")
+
+
+def test_many_notes_are_shown_short_closed_and_gone_with_the_next_drop(opened, glyph_png, tmp_path) -> None:
+    page, expect = opened(viewport={"width": 1280, "height": 900}), sync_api.expect
+    folder, said = folder_of_classes(tmp_path / "mine", glyph_png, "g&"), page.locator("#class-error")
+    for number in range(30):
+        (folder / "class 2" / f"bad{number}.jpg").write_bytes(b"no image")
+    drop_paths(page, page.locator("#folder-drop"), folder)
+    # Three that are no photos, then these.
+    expect(said.locator("li")).to_have_count(33)
+    expect(said.locator("li:visible")).to_have_count(3)
+    expect(card(page, "class 2")).to_be_in_viewport(ratio=1)
+    said.get_by_text("30 more").click()
+    expect(said.locator("li").last).to_be_visible()
+    expect(said.locator("li").last).to_have_text(re.compile("^class 2: bad29.jpg cannot be used"))
+    said.get_by_role("button", name="Close").click()
+    expect(said).to_be_empty()
+
+    # A note of one class goes with a drop on another one; a fit and a new beginning take the others away.
+    bad = {"name": "bad.png", "mimeType": "image/png", "buffer": b"no image"}
+    for name in ("class 1", "class 2"):
+        page.get_by_label(f"Add photos of {name}", exact=True).set_input_files([bad])
+        expect(card(page, name).get_by_role("alert")).to_contain_text("bad.png cannot be used")
+    expect(card(page, "class 1").get_by_role("alert")).to_be_empty()
+    fit(page)
+    expect(card(page, "class 2").get_by_role("alert")).to_be_empty()
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files([bad])
+    expect(page.locator("#ask-error")).to_contain_text("bad.png cannot be used")
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(photos(glyph_png, "g", 8))
+    expect(page.locator("#answers > li")).to_have_count(1)
+    expect(page.locator("#ask-error")).to_be_empty()
+    drop_paths(page, page.locator("#folder-drop"), folder)
+    expect(said).to_contain_text("30 more")
+    page.get_by_role("button", name="Start over").click()
+    page.locator("#confirm-yes").click()
+    expect(said).to_be_empty()
 
 
 def test_a_photo_that_the_browser_cannot_show_is_drawn_by_the_server(browser, serve_with, glyph_png, quick) -> None:

@@ -2,9 +2,9 @@
 
 import { answerWaiting, bringAnswersUpToDate, clearAnswers, dropWaiting, prepareAsking } from "./asking.js";
 import { showEpochs } from "./chart.js";
-import { addFolders, focusClass, prepareClasses, showClasses, showFound } from "./classes.js";
+import { addFolders, focusClass, forgetNotes, prepareClasses, showClasses, showFound } from "./classes.js";
 import { dropPlace } from "./dropping.js";
-import { byId, confirmed, element, say, told, withCode } from "./elements.js";
+import { byId, confirmed, element, note, say, told, withCode } from "./elements.js";
 import { fit, prepareFitting, showFit, watchOthers } from "./fitting.js";
 import { keepOnly } from "./pictures.js";
 import { ask } from "./server.js";
@@ -48,6 +48,12 @@ async function changed({ refit = false }) {
   if (refit && fitted && !byId("fit").disabled) await fit();
 }
 
+async function beginAnew() {
+  clearAnswers();
+  forgetNotes();
+  await refresh();
+}
+
 async function learn() {
   await refresh();
   if (!byId("fit").disabled) await fit();
@@ -62,7 +68,8 @@ const folders = dropPlace({
   kind: "folders", folder: true, whole: byId("teach"),
   take: (files) => told(byId("class-error"), async () => {
     if (!now.workspace) await refresh(); // a folder that was quicker than the server's first answer
-    byId("class-error").textContent = (await addFolders(files, folders.showWaiting)).join("\n");
+    forgetNotes();
+    note(byId("class-error"), await addFolders(files, folders.showWaiting));
   }),
 });
 byId("folder-drop").append(folders.place);
@@ -105,8 +112,7 @@ byId("open").querySelector("input").addEventListener("change", async (event) => 
     const form = new FormData();
     form.append("model", file);
     await ask("PUT", "model", form);
-    clearAnswers();
-    await refresh();
+    await beginAnew();
     say("The model is open.");
   });
 });
@@ -133,11 +139,12 @@ byId("onnx").addEventListener("click", () => told(byId("top-error"), async () =>
 
 byId("restart").addEventListener("click", async () => {
   if (!(await confirmed("Forget all classes and what was learned from their photos?", "Forget all"))) return;
-  await told(byId("top-error"), () => ask("DELETE", "workspace"));
-  clearAnswers();
-  dropWaiting();
-  await refresh();
-  byId("class-name").focus();
+  await told(byId("top-error"), async () => {
+    await ask("DELETE", "workspace");
+    dropWaiting();
+    await beginAnew();
+    byId("class-name").focus();
+  });
 });
 
 byId("viewer-close").addEventListener("click", () => byId("viewer").close());

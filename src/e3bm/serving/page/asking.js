@@ -3,7 +3,7 @@
 import { inNewNames, showAnswer, spoken } from "./answers.js";
 import { addPhoto } from "./classes.js";
 import { dropPlace, pathOf, sortedOut, unreadable } from "./dropping.js";
-import { button, byId, classChoice, counted, element, listed, say, told } from "./elements.js";
+import { button, byId, classChoice, counted, element, listed, note, say } from "./elements.js";
 import { worthLabelling } from "./next.js";
 import { enlarge, kindOf, picture, pictureUrl, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
@@ -33,6 +33,7 @@ export function clearAnswers() {
   for (const { url } of answers) if (url) URL.revokeObjectURL(url);
   answers = [];
   byId("answers").replaceChildren();
+  note(byId("ask-error"), []);
   showAround();
 }
 
@@ -68,7 +69,7 @@ export function showWaiting() {
 }
 
 async function classify(given) {
-  byId("ask-error").textContent = "";
+  note(byId("ask-error"), []);
   if (!now.workspace?.model) {
     waiting.push(...given);
     showWaiting();
@@ -84,15 +85,15 @@ async function classify(given) {
     made.push(one);
     byId("answers").insertBefore(showAnswer(one, teach), before);
   });
-  byId("ask-error").textContent = problems.join("\n");
+  note(byId("ask-error"), problems);
   if (made.length) say(made.length === 1 ? spoken(made[0].prediction) : `${counted(made.length, "photo")} classified.`);
 }
 
 async function askAgain() {
   const problems = [];
-  byId("ask-error").textContent = "";
+  note(byId("ask-error"), []);
   await inPortions(answers.filter(isFormer), problems, (one) => showAnswer(one, teach));
-  byId("ask-error").textContent = problems.join("\n");
+  note(byId("ask-error"), problems);
   say("The answers are those of the last fit.");
 }
 
@@ -141,17 +142,18 @@ async function teach(answer, name) {
   Object.assign(answer, { learning: name, problem: null }); // said at once: on a busy machine the fit takes a while
   showAnswer(answer, teach);
   showNext();
-  const learned = await told(byId("ask-error"), async () => {
+  try {
     const target = classNamed(name) ?? (await ask("POST", "classes", { name }));
     await addPhoto(target.id, answer.file);
     answer.taught = name;
     await learn();
-    return true;
-  });
-  Object.assign(answer, { learning: null, problem: learned ? null : byId("ask-error").textContent });
+  } catch (error) {
+    answer.problem = error.message;
+  }
+  answer.learning = null;
   showAnswer(answer, teach);
   showNext();
-  if (learned) await askAgain(); // which would take an error away
+  if (!answer.problem) await askAgain();
 }
 
 function isFormer(one) {

@@ -1,5 +1,7 @@
 // Small pieces that every part of the page is made of.
 
+const MOST_NOTES = 3; // in view, until all are asked for
+
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -30,7 +32,7 @@ export function counted(number, noun, plural = `${noun}s`) {
 }
 
 // Names in a row; of very many only the first.
-export function listed(names, most = 50) {
+export function listed(names, most = 10) {
   const more = names.length > most ? ` and ${names.length - most} more` : "";
   return `${names.slice(0, most).join(", ")}${more}`;
 }
@@ -50,13 +52,21 @@ export function percent(share) {
   return `${value >= 99.95 || value < 0.05 ? Math.round(value) : value.toFixed(1)} %`;
 }
 
+// Sentences about what went wrong take the place of former ones, until somebody closes them; of many only the first.
+export function note(place, sentences) {
+  const items = sentences.map((one) => element("li", {}, one)), rest = items.splice(MOST_NOTES);
+  const more = element("details", { hidden: !rest.length }, element("summary", {}, `${rest.length} more`), element("ul", {}, ...rest));
+  const close = button("×", () => note(place, []), { class: "quiet close", "aria-label": "Close", title: "Close" });
+  place.replaceChildren(...(items.length ? [element("div", {}, element("ul", {}, ...items), more), close] : []));
+}
+
 // Runs work; a sentence about what went wrong appears where it was asked for. Gives the work's result or undefined.
 export async function told(place, work) {
-  place.textContent = "";
+  note(place, []);
   try {
     return await work();
   } catch (error) {
-    place.textContent = error.message;
+    note(place, [error.message]);
     return undefined;
   }
 }
@@ -82,7 +92,7 @@ function dialogue(question, yes, no, given, accept = () => {}) {
   field.hidden = given === null;
   field.required = given !== null;
   field.value = given ?? "";
-  error.textContent = "";
+  note(error, []);
   dialog.returnValue = "no";
   dialog.showModal();
   if (given === null) byId("confirm-no").focus();

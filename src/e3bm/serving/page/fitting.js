@@ -1,8 +1,8 @@
 // The fit: asked for, watched, cancelled; and what it says of the labelled photos.
 
 import { showWaiting } from "./asking.js";
-import { moveTo, pointAt } from "./classes.js";
-import { button, byId, counted, element, say, told } from "./elements.js";
+import { forgetNotes, moveTo, pointAt } from "./classes.js";
+import { button, byId, counted, element, note, say, told } from "./elements.js";
 import { fileNameOf, pictureOf } from "./pictures.js";
 import { ask } from "./server.js";
 import { now, photoWords } from "./state.js";
@@ -19,6 +19,7 @@ export function prepareFitting(bringUpToDate) {
 
 // A fit is a job of the server: the page looks how far it is, and may have it cancelled.
 export async function fit() {
+  forgetNotes();
   await told(byId("fit-error"), async () => watch(await ask("POST", "fit?wait=0.3")));
 }
 
@@ -44,7 +45,7 @@ async function watch(job) {
     showFitting(job);
   }
   await refresh();
-  if (job.error) byId("fit-error").textContent = job.error;
+  if (job.error) note(byId("fit-error"), [job.error]);
   if (job.state === "cancelled") byId("fit-state").textContent = "Cancelled; nothing has changed.";
   say(byId("fit-state").textContent);
 }
