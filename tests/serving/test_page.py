@@ -623,6 +623,10 @@ def test_a_phone_shows_everything_without_scrolling_sideways(opened, glyph_png) 
     sync_api.expect(page.locator("#answers > li")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.get_by_text("use the camera").first.is_visible()
+    card(page, "ampersand").locator(".look").first.tap()
+    inside = [page.locator(place).bounding_box() for place in ("#viewer", "#viewer select")]
+    assert inside[0]["x"] < inside[1]["x"], "the choice of a class is not cut off"
+    page.locator("#viewer-close").tap()
     small = page.evaluate(
         """() => [...document.querySelectorAll("button, label.button, label.choose")]
           .filter((one) => one.offsetParent !== null)

@@ -3,7 +3,7 @@
 import { inNewNames, showAnswer, spoken } from "./answers.js";
 import { addPhoto } from "./classes.js";
 import { dropPlace, pathOf, sortedOut, unreadable } from "./dropping.js";
-import { button, byId, classChoice, counted, element, listed, note, say } from "./elements.js";
+import { breakable, button, byId, classChoice, counted, element, listed, note, say } from "./elements.js";
 import { worthLabelling } from "./next.js";
 import { enlarge, kindOf, picture, pictureUrl, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
@@ -199,10 +199,10 @@ function showNext() {
       class: "look", "aria-label": `Enlarge ${answer.file.name}`,
     }),
     element(
-      "div", {}, element("p", {}, element("b", {}, answer.file.name), ` ${reason}.`),
+      "div", {}, element("p", {}, element("b", {}, ...breakable(answer.file.name)), ...breakable(` ${reason}.`)),
       element(
         "div", { class: "correction" },
-        ...likely.map((name) => button(`It is ${name}`, () => teach(answer, name), { class: "small" })),
+        ...likely.map((name) => button(element("span", {}, ...breakable(`It is ${name}`)), () => teach(answer, name), { class: "small" })),
         classChoice("It is …", now.workspace.classes.map((one) => one.name).filter((name) => !likely.includes(name)), (name) => teach(answer, name)),
       ),
     ),

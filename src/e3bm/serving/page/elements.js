@@ -13,8 +13,8 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-export function button(words, press, properties = {}) {
-  const made = element("button", { type: "button", ...properties }, words);
+export function button(content, press, properties = {}) {
+  const made = element("button", { type: "button", ...properties }, content);
   made.addEventListener("click", press);
   return made;
 }
@@ -37,9 +37,9 @@ export function listed(names, most = 10) {
   return `${names.slice(0, most).join(", ")}${more}`;
 }
 
-// The pieces of a name, which may be broken after its joints where it is too long for its place.
-export function breakable(name) {
-  return name.split(/(?<=[_./-])/).flatMap((part, place) => (place ? [element("wbr"), part] : [part]));
+// The pieces of words, in which names may be broken after their joints where they are too long for their place.
+export function breakable(words) {
+  return words.split(/(?<=[_/-]|\.(?!\d))/).flatMap((part, place) => (place ? [element("wbr"), part] : [part]));
 }
 
 // The pieces of a sentence in which `commands` stand between backquotes.
@@ -54,7 +54,7 @@ export function percent(share) {
 
 // Sentences about what went wrong take the place of former ones, until somebody closes them; of many only the first.
 export function note(place, sentences) {
-  const items = sentences.map((one) => element("li", {}, one)), rest = items.splice(MOST_NOTES);
+  const items = sentences.map((one) => element("li", {}, ...breakable(one))), rest = items.splice(MOST_NOTES);
   const more = element("details", { hidden: !rest.length }, element("summary", {}, `${rest.length} more`), element("ul", {}, ...rest));
   const close = button("×", () => note(place, []), { class: "quiet close", "aria-label": "Close", title: "Close" });
   place.replaceChildren(...(items.length ? [element("div", {}, element("ul", {}, ...items), more), close] : []));
@@ -87,7 +87,7 @@ function dialogue(question, yes, no, given, accept = () => {}) {
   const dialog = byId("confirm"), field = byId("confirm-words"), error = byId("confirm-error");
   byId("confirm-question").textContent = question;
   byId("confirm-yes").textContent = yes;
-  byId("confirm-yes").classList.toggle("danger", given === null);
+  byId("confirm-yes").className = given === null ? "danger" : "primary";
   byId("confirm-no").textContent = no;
   field.hidden = given === null;
   field.required = given !== null;

@@ -2,7 +2,7 @@
 
 import { showWaiting } from "./asking.js";
 import { forgetNotes, moveTo, pointAt } from "./classes.js";
-import { button, byId, counted, element, note, say, told } from "./elements.js";
+import { breakable, button, byId, counted, element, note, say, told } from "./elements.js";
 import { fileNameOf, pictureOf } from "./pictures.js";
 import { ask } from "./server.js";
 import { now, photoWords } from "./state.js";
@@ -92,11 +92,11 @@ function doubtItem({ photo, looks_like: other }, known) {
     "li", {},
     button(pictureOf(photo, "", number), () => pointAt(photo), { class: "look", "aria-label": `Show ${words}`, title: "Show it among its class" }),
     element(
-      "div", {}, element("p", {}, element("b", {}, file || words), `${file ? `, ${words},` : ""} looks like “${other}”.`),
+      "div", {}, element("p", {}, element("b", {}, ...breakable(file || words)), ...breakable(`${file ? `, ${words},` : ""} looks like “${other}”.`)),
       element(
         "div", { class: "correction" },
-        button(`Move to ${other}`, () => told(byId("fit-error"), () => moveTo(photo, owner.id, other)), { class: "small" }),
-        button(`It is ${owner.name}`, () => {
+        button(element("span", {}, ...breakable(`Move to ${other}`)), () => told(byId("fit-error"), () => moveTo(photo, owner.id, other)), { class: "small" }),
+        button(element("span", {}, ...breakable(`It is ${owner.name}`)), () => {
           dismissed.add(photo);
           showDoubts(now.workspace.model);
         }, { class: "small" }),
