@@ -127,6 +127,32 @@ def test_wrong_labels_are_pointed_out_by_name(tmp_path):
     assert [one.name for one in unfitted().fit(photos).suspicions] == ["grass #7"]
 
 
+def test_a_renamed_class_gives_what_a_fit_under_that_name_gives():
+    photos = support(4)
+    photos["brick"].pop()
+    photos["grass"].append(picture("sky", 50))
+    names = {"brick": "wall", "sky": "air"}
+    made = unfitted().fit(photos)
+    renamed = made.with_fit(made.fitted.renamed(names))
+    expected = unfitted().fit({names.get(name, name): some for name, some in photos.items()})
+    assert renamed.counts == expected.counts == {"air": 4, "grass": 5, "wall": 3}
+    assert renamed.fitted.support.names == expected.fitted.support.names
+    (one,), (other,) = renamed.suspicions, expected.suspicions
+    assert (one.name, one.label, one.looks_like) == (other.name, other.label, other.looks_like)
+    # Sums in another order round otherwise.
+    found = renamed.predict(picture("sky", 60)).probabilities
+    assert list(found) == ["air", "grass", "wall"]
+    assert found == pytest.approx(expected.predict(picture("sky", 60)).probabilities, abs=1e-5)
+    amounts, wanted = (
+        {one.name: one.amount for one in some.influences(picture("sky", 60))} for some in (renamed, expected)
+    )
+    assert amounts == pytest.approx(wanted, abs=1e-3)
+    again = FewShotClassifier.from_bytes(renamed.to_bytes(), backbone=renamed.extractor)
+    assert again.predict(picture("sky", 60)) == renamed.predict(picture("sky", 60))
+    with pytest.raises(DataError, match="another class as 'sky'"):
+        made.fitted.renamed({"brick": "sky"})
+
+
 def test_odds_that_nobody_tested_are_not_shown():
     said = [str(SuspiciousPhoto("7.jpg", "crow", "magpie", odds)) for odds in (12.4, 2114.0)]
     assert said[0] == "7.jpg is in 'crow' and looks like 'magpie' (12 to 1)"

@@ -77,6 +77,7 @@ def test_every_change_is_there_after_a_start(tmp_path, quick) -> None:
         lambda now: add(now, "one", 3, 1),
         lambda now: add(now, "two", 2, 2),
         fit,
+        lambda now: now.rename_class(now.snapshot.classes[-1].number, "a second one"),
         lambda now: add(now, "three", 2, 3),
         remove_first_photo_of_second,
         fit,

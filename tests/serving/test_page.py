@@ -207,7 +207,7 @@ def test_a_dropped_folder_is_named_and_the_others_are_used(opened, glyph_png, vi
     page.get_by_role("button", name="Add class").click()
     drop(page, card(page, "letter g").locator(".drop"), [folder, *photos(glyph_png, "g", 0, 1)])
     expect(card(page, "letter g").get_by_text("2 photos")).to_be_visible()
-    expect(card(page, "letter g").get_by_role("alert")).to_have_text(
+    expect(card(page, "letter g").get_by_role("alert").get_by_role("listitem")).to_have_text(
         "holiday cannot be used: it is a folder, or a file that this browser may not read."
     )
     add_class(page, "ampersand", photos(glyph_png, "&", 0, 1))
@@ -223,17 +223,43 @@ def test_a_folder_becomes_classes_that_are_renamed_moved_and_enlarged(opened, gl
     folder = folder_of_classes(tmp_path / "mine", glyph_png, "g&")
     drop_paths(page, page.locator("#folder-drop"), folder)
     expect(page.locator(".class .count")).to_have_text(["3 photos"] * 2)
-    expect(page.locator("#class-error")).to_have_text(
-        "Not used (hidden): mine/.DS_Store. Not used (unknown format .txt): mine/class 1/notes.txt. "
-        "Not used (an empty folder): mine/empty."
+    expect(page.locator("#class-error li")).to_have_text(
+        [
+            "Not used (hidden): mine/.DS_Store.",
+            "Not used (unknown format .txt): mine/class 1/notes.txt.",
+            "Not used (an empty folder): mine/empty.",
+        ]
     )
     expect(card(page, "class 1").get_by_role("alert")).to_be_empty()
     fit(page)
+    expect(page.locator("#class-error")).to_be_empty()
 
+    # A rename changes no answer: all of them have the new name, and nothing is to be asked again.
+    version = visitor.get("/workspace").json()["model"]["version"]
+    asked = [*photos(glyph_png, "g", 8), *photos(glyph_png, "&", 8)]
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(asked)
+    expect(page.locator("#answers .verdict strong")).to_have_text(["class 1", "class 2"])
     card(page, "class 1").get_by_role("button", name="Rename").click()
+    page.locator("#confirm-words").fill("Class 2")
+    page.keyboard.press("Enter")
+    expect(page.locator("#confirm-error")).to_contain_text("There is a class 'class 2' already")
+    expect(page.locator("#confirm-words")).to_have_value("Class 2")
     page.locator("#confirm-words").fill("letter g")
     page.keyboard.press("Enter")
-    expect(card(page, "letter g")).to_be_visible()
+    expect(page.locator("#confirm")).to_be_hidden()
+    expect(card(page, "letter g").get_by_role("button", name="Rename")).to_be_focused()
+    expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
+    assert visitor.get("/workspace").json()["model"]["version"] == version
+    expect(page.locator("#answers .verdict strong")).to_have_text(["letter g", "class 2"])
+    expect(page.locator("#answers-count")).to_contain_text("letter g")
+    expect(page.locator("#answers")).not_to_contain_text("class 1")
+    expect(page.locator("#answers .mark")).to_have_count(0)
+    expect(page.locator("#ask-again")).to_be_hidden()
+    page.locator("#answers > li").first.get_by_role("button", name="Correct – add it").click()
+    expect(card(page, "letter g").get_by_text("4 photos")).to_be_visible()
+    expect(page.locator("#answers .taught")).to_have_text("You said: letter g")
+    card(page, "letter g").locator(".photo .remove").last.click(force=True)
+    expect(card(page, "letter g").get_by_text("3 photos")).to_be_visible()
     expect(page.locator("#fit-state")).to_contain_text("Fitted to 2 classes")
     card(page, "letter g").locator(".photo").first.drag_to(card(page, "class 2"))
     expect(card(page, "class 2").get_by_text("4 photos")).to_be_visible()
@@ -347,9 +373,46 @@ def test_what_a_folder_brought_is_all_said_where_it_was_dropped(opened, glyph_pn
     said = page.locator("#class-error")
     expect(said).to_contain_text(re.compile("were added to the class “([Oo])wl”: the two names differ only in upper"))
     expect(said).to_be_in_viewport()
-    expect(card(page, "zhe").get_by_role("alert")).to_contain_text("bad.jpg cannot be used")
+    expect(card(page, "zhe").get_by_role("alert")).to_be_empty()
     expect(page.locator(".class .count")).to_have_text(["4 photos", "1 photo"])
     expect(page.locator("#class-count")).to_have_text("2 classes")
+    expect(page.locator("#said")).to_have_text("2 classes from folders.")
+
+
+def test_many_notes_are_shown_short_closed_and_gone_with_the_next_drop(opened, glyph_png, tmp_path) -> None:
+    page, expect = opened(viewport={"width": 1280, "height": 900}), sync_api.expect
+    folder, said = folder_of_classes(tmp_path / "mine", glyph_png, "g&"), page.locator("#class-error")
+    for number in range(30):
+        (folder / "class 2" / f"bad{number}.jpg").write_bytes(b"no image")
+    drop_paths(page, page.locator("#folder-drop"), folder)
+    # Three that are no photos, then these.
+    expect(said.locator("li")).to_have_count(33)
+    expect(said.locator("li:visible")).to_have_count(3)
+    expect(card(page, "class 2")).to_be_in_viewport(ratio=1)
+    said.get_by_text("30 more").click()
+    expect(said.locator("li").last).to_be_visible()
+    expect(said.locator("li").last).to_have_text(re.compile("^class 2: bad29.jpg cannot be used"))
+    said.get_by_role("button", name="Close").click()
+    expect(said).to_be_empty()
+
+    # A note of one class goes with a drop on another one; a fit and a new beginning take the others away.
+    bad = {"name": "bad.png", "mimeType": "image/png", "buffer": b"no image"}
+    for name in ("class 1", "class 2"):
+        page.get_by_label(f"Add photos of {name}", exact=True).set_input_files([bad])
+        expect(card(page, name).get_by_role("alert")).to_contain_text("bad.png cannot be used")
+    expect(card(page, "class 1").get_by_role("alert")).to_be_empty()
+    fit(page)
+    expect(card(page, "class 2").get_by_role("alert")).to_be_empty()
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files([bad])
+    expect(page.locator("#ask-error")).to_contain_text("bad.png cannot be used")
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(photos(glyph_png, "g", 8))
+    expect(page.locator("#answers > li")).to_have_count(1)
+    expect(page.locator("#ask-error")).to_be_empty()
+    drop_paths(page, page.locator("#folder-drop"), folder)
+    expect(said).to_contain_text("30 more")
+    page.get_by_role("button", name="Start over").click()
+    page.locator("#confirm-yes").click()
+    expect(said).to_be_empty()
 
 
 def test_a_photo_that_the_browser_cannot_show_is_drawn_by_the_server(browser, serve_with, glyph_png, quick) -> None:
@@ -378,7 +441,8 @@ def test_a_model_shows_its_small_pictures_or_says_how_to_have_them(browser, serv
     photos_of["Ж"].append(glyph_png("&", 9))  # which is to be looked at again
     for drawn in (True, False):
         with serve_with(quick().fit(photos_of, small_pictures=drawn)) as visitor:
-            page, expect = browser.new_page(), sync_api.expect
+            page, expect, asked = browser.new_page(), sync_api.expect, []
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
             page.goto(str(visitor.base_url))
             expect(page.locator(".class .photo")).to_have_count(13)
             pictures = page.locator(".class .photo img")
@@ -395,7 +459,8 @@ def test_a_model_shows_its_small_pictures_or_says_how_to_have_them(browser, serv
                 )
                 # A number, which is the one in the words beside it.
                 expect(page.locator("#doubts .picture")).to_have_text("5")
-                expect(page.locator("#answers .mattered img")).to_have_count(0)  # the server was asked in vain
+                expect(page.locator("#answers .mattered img")).to_have_count(0)
+                assert [url for url in asked if url.endswith("/picture")] == []
                 numbers = page.locator("#answers .mattered .picture").all_inner_texts()
                 words = page.locator("#answers .mattered figcaption").all_inner_texts()
                 assert [f"photo {number} of" for number in numbers] == [one.rsplit(" ", 1)[0] for one in words]
@@ -558,6 +623,10 @@ def test_a_phone_shows_everything_without_scrolling_sideways(opened, glyph_png) 
     sync_api.expect(page.locator("#answers > li")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.get_by_text("use the camera").first.is_visible()
+    card(page, "ampersand").locator(".look").first.tap()
+    inside = [page.locator(place).bounding_box() for place in ("#viewer", "#viewer select")]
+    assert inside[0]["x"] < inside[1]["x"], "the choice of a class is not cut off"
+    page.locator("#viewer-close").tap()
     small = page.evaluate(
         """() => [...document.querySelectorAll("button, label.button, label.choose")]
           .filter((one) => one.offsetParent !== null)

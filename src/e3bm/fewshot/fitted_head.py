@@ -110,6 +110,22 @@ class FittedHead:
         """The same head with another threshold for unknown examples; None leaves it as it is."""
         return self if recall is None else replace(self, options=replace(self.options, recall=recall))
 
+    def reordered(self, order: Sequence[int]) -> "FittedHead":
+        """The same head with its classes, and the examples with them, in another order: the place of each before."""
+        counts = tuple(self.counts[place] for place in order)
+        before, after = np.cumsum((0, *self.counts)).tolist(), np.cumsum((0, *counts)).tolist()
+        now = {place: new for new, place in enumerate(order)}
+        suspicions = tuple(
+            replace(
+                one,
+                position=one.position - before[one.label] + after[now[one.label]],
+                label=now[one.label],
+                looks_like=now[one.looks_like],
+            )
+            for one in self.suspicions
+        )
+        return replace(self, ensemble=self.ensemble.reordered(order), suspicions=suspicions, counts=counts)
+
     def why_all_classes(self, coverage: float, noun: str = "photo") -> str | None:
         """Why prediction sets of this coverage hold every class; None where they need not. ``noun`` is one example."""
         if set_threshold(self.misfits, coverage) < 1:

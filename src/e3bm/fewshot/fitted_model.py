@@ -93,6 +93,24 @@ class FittedModel:
         """The same fit with other small pictures, or with none."""
         return self if self.support is None else replace(self, support=self.support.with_pictures(pictures))
 
+    def renamed(self, names: Mapping[str, str]) -> "FittedModel":
+        """The same fit with other names for some classes: it answers as before, and has classes in the new order.
+
+        What it noted about its examples goes, because it was said in the former names.
+        """
+        called = [names.get(name, name) for name in self.classes]
+        twice = next((name for name in called if called.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"The last fit knows another class as '{twice}'; fit again, or choose another name.")
+        order = sorted(range(len(called)), key=called.__getitem__)
+        return replace(
+            self,
+            classes=tuple(called[place] for place in order),
+            head=self.head.reordered(order),
+            support=None if self.support is None else self.support.renamed(names),
+            notes=(),
+        )
+
     def suspicions(self) -> tuple[SuspiciousPhoto, ...]:
         """Doubtful labels by name, the most doubtful first."""
         found = []

@@ -98,6 +98,14 @@ class SupportSet:
         }
         return replace(self, shots=shots)
 
+    def renamed(self, names: Mapping[str, str]) -> "SupportSet":
+        """The same examples with other names for some classes, whose examples are numbered."""
+        shots = {}
+        for former, some in self.shots.items():
+            name = names.get(former, former)
+            shots[name] = some if name == former else replace(some, names=numbered_names(name, len(some)))
+        return SupportSet.of(shots, self.noun)
+
     def notes(self) -> tuple[str, ...]:
         """Sentences about what works but may not be meant: single examples, the same one twice, `Crow` and `crow`."""
         found, noun = [], self.noun

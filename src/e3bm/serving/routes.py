@@ -96,7 +96,7 @@ def _class_routes(router: APIRouter, service: Service) -> None:
 
     @router.patch("/classes/{number}")
     async def rename_class(number: int, new: NewClass) -> ClassState:
-        """Call a class otherwise; the next fit knows it by its new name."""
+        """Call a class otherwise, in the last fit too: it stays the same but for the name."""
         return class_state(await _changed(workspace.rename_class, number, new.name))
 
     @router.delete("/classes/{number}", status_code=204)

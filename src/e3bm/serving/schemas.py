@@ -41,6 +41,8 @@ class ClassState(Record):
     id: int
     name: str
     photos: tuple[int, ...]
+    pictures: tuple[int, ...]
+    """Those of the photos that the server has a small picture of."""
 
 
 class ChosenViews(Record):
@@ -87,7 +89,7 @@ class ModelState(Record):
     """The share of new photos that it should predict right; null where a class has one photo only."""
     doubts: tuple[Doubt, ...]
     fresh: bool
-    """False when photos were added, moved or renamed since."""
+    """False when photos were added or moved since."""
     version: int
     """Which fit this is: answers with another number are from an earlier one."""
 

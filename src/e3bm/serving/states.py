@@ -67,7 +67,12 @@ def _no_pictures(now: Snapshot, settings: ServeSettings) -> str | None:
 
 def class_state(kept: KeptClass) -> ClassState:
     """A class and the numbers of its photos."""
-    return ClassState(id=kept.number, name=kept.name, photos=tuple(photo.number for photo in kept.photos))
+    return ClassState(
+        id=kept.number,
+        name=kept.name,
+        photos=tuple(photo.number for photo in kept.photos),
+        pictures=tuple(photo.number for photo in kept.photos if photo.picture),
+    )
 
 
 def answer_state(answer: Answer) -> PhotoPrediction | PhotoProblem:

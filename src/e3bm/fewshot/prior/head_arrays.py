@@ -4,7 +4,8 @@ A fit leaves an EnsembleHead of torch (ensemble_head.py), which stays the refere
 that only predicts so never imports torch, which takes longer than a hundred predictions.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,18 @@ class HeadArrays:
         """All of its arrays by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    def reordered(self, order: Sequence[int]) -> "HeadArrays":
+        """The same head with its classes in another order: the place that each had before."""
+        places = list(order)
+        return replace(
+            self,
+            weight=self.weight[places],
+            bias=self.bias[places],
+            means=self.means[places],
+            epoch_weight=self.epoch_weight[:, places],
+            epoch_bias=self.epoch_bias[:, places],
+        )
 
     @property
     def ways(self) -> int:

@@ -7,9 +7,10 @@ change makes the next snapshot under a lock, and is written to the journal, wher
 import secrets
 import threading
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -68,6 +69,13 @@ class Fit:
         if len(self.photos) > MOST_EXPLAINED:
             fitted = replace(fitted, support=None)  # which nobody will ask for
         return Asked(fitted, self.photos, self.classifier.prior_path)
+
+    def renamed(self, names: Mapping[str, str]) -> "Fit":
+        """The same fit with other names for some classes."""
+        photos = sorted(((number, names.get(name, name)) for number, name in self.photos), key=itemgetter(1))
+        return replace(
+            self, classifier=self.classifier.with_fit(self.classifier.fitted.renamed(names)), photos=tuple(photos)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +207,7 @@ class Workspace:
         return self._change(change)
 
     def rename_class(self, number: int, name: str) -> KeptClass:
-        """Call a class otherwise; the fit knows it by its former name until the next one."""
+        """Call a class otherwise, in the fit too: no answer changes but for the name."""
         name = _tidy(name)
 
         def change(now: Snapshot) -> tuple[Snapshot, KeptClass]:
@@ -207,7 +215,8 @@ class Workspace:
             one = now.find(number)
             _refuse_taken(name, [other for other in now.classes if other is not one])
             made = replace(one, name=name)
-            return self._recorded(now.with_class(made)), made
+            fit = None if now.fit is None else now.fit.renamed({one.name: name})
+            return self._recorded(replace(now.with_class(made), fit=fit, version=now.version)), made
 
         return self._change(change)
 
@@ -281,12 +290,15 @@ class Workspace:
         return FitPlan(before, features, photos, before.unfitted.options, before.unfitted.prior_path)
 
     def accept_fit(self, plan: FitPlan, fitted: FittedModel) -> Fit:
-        """Put a fit that was made into its place."""
+        """Put a fit that was made into its place, with the names that its classes have now."""
 
         def change(now: Snapshot) -> tuple[Snapshot, Fit]:
             if {number for number, _ in plan.photos} - {photo.number for one in now.classes for photo in one.photos}:
                 raise RequestError(409, "Photos were removed while the classifier was fitted; fit again.")
-            made = Fit(plan.before.unfitted.with_fit(fitted), plan.photos, plan.before.version)
+            names = {one.number: one.name for one in now.classes}
+            made = Fit(plan.before.unfitted.with_fit(fitted), plan.photos, plan.before.version).renamed(
+                {one.name: names.get(one.number, one.name) for one in plan.before.classes}
+            )
             self._recorder.fit_made(made)
             return replace(now, fit=made), made
 

@@ -35,6 +35,16 @@ export function showAnswer(answer, teach) {
   return answer.card;
 }
 
+// The same answer after classes were renamed.
+export function inNewNames(prediction, names) {
+  const called = (name) => names.get(name) ?? name;
+  return {
+    ...prediction, label: called(prediction.label),
+    probabilities: Object.fromEntries(Object.entries(prediction.probabilities).map(([name, share]) => [called(name), share])),
+    influences: prediction.influences.map((one) => ({ ...one, class_name: called(one.class_name) })),
+  };
+}
+
 export function spoken(prediction) {
   const best = `${prediction.label}, ${percent(prediction.probabilities[prediction.label])}`;
   return prediction.unknown ? `None of these; the nearest is ${best}.` : `${best}.`;

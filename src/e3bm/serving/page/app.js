@@ -2,9 +2,9 @@
 
 import { answerWaiting, bringAnswersUpToDate, clearAnswers, dropWaiting, prepareAsking } from "./asking.js";
 import { showEpochs } from "./chart.js";
-import { addFolders, focusClass, prepareClasses, showClasses, showFound } from "./classes.js";
+import { addFolders, focusClass, forgetNotes, prepareClasses, showClasses, showFound } from "./classes.js";
 import { dropPlace } from "./dropping.js";
-import { byId, confirmed, element, say, told, withCode } from "./elements.js";
+import { byId, confirmed, element, note, say, told, withCode } from "./elements.js";
 import { fit, prepareFitting, showFit, watchOthers } from "./fitting.js";
 import { keepOnly } from "./pictures.js";
 import { ask } from "./server.js";
@@ -14,8 +14,10 @@ async function refresh() {
   const before = now.workspace;
   const workspace = now.workspace = await ask("GET", "workspace");
   const { classes, model, pictures } = workspace;
-  if (before && before.token !== workspace.token) keepOnly(new Set(), pictures); // another server, whose numbers mean other photos
-  keepOnly(new Set(classes.flatMap((one) => one.photos)), pictures);
+  const sameServer = before?.token === workspace.token; // the numbers of another one mean other photos
+  const former = sameServer ? before.classes : [];
+  if (!sameServer) keepOnly([]);
+  keepOnly(classes);
   showClasses(classes, changed);
   showFit();
   for (const id of ["download", "onnx"]) byId(id).disabled = !model;
@@ -32,14 +34,24 @@ async function refresh() {
     ? "The server keeps numbers computed from labelled photos (features) and a small picture of each until you forget them or it is stopped (its options --keep and --pictures change that)."
     : "The server keeps numbers computed from labelled photos (features); the small pictures on this page live in this browser tab only.";
   if (model) showEpochs(byId("charts"), byId("epochs"), model.rates, model.votes);
-  if (model?.version !== before?.model?.version || classes.length !== before?.classes.length) bringAnswersUpToDate();
+  if (model?.version !== before?.model?.version || namesOf(classes) !== namesOf(former)) bringAnswersUpToDate(former);
   answerWaiting();
+}
+
+function namesOf(classes) {
+  return classes.map((one) => one.name).join("\n");
 }
 
 async function changed({ refit = false }) {
   const fitted = Boolean(now.workspace?.model);
   await refresh();
   if (refit && fitted && !byId("fit").disabled) await fit();
+}
+
+async function beginAnew() {
+  clearAnswers();
+  forgetNotes();
+  await refresh();
 }
 
 async function learn() {
@@ -56,7 +68,8 @@ const folders = dropPlace({
   kind: "folders", folder: true, whole: byId("teach"),
   take: (files) => told(byId("class-error"), async () => {
     if (!now.workspace) await refresh(); // a folder that was quicker than the server's first answer
-    byId("class-error").textContent = (await addFolders(files, folders.showWaiting)).join("\n");
+    forgetNotes();
+    note(byId("class-error"), await addFolders(files, folders.showWaiting));
   }),
 });
 byId("folder-drop").append(folders.place);
@@ -99,8 +112,7 @@ byId("open").querySelector("input").addEventListener("change", async (event) => 
     const form = new FormData();
     form.append("model", file);
     await ask("PUT", "model", form);
-    clearAnswers();
-    await refresh();
+    await beginAnew();
     say("The model is open.");
   });
 });
@@ -127,11 +139,12 @@ byId("onnx").addEventListener("click", () => told(byId("top-error"), async () =>
 
 byId("restart").addEventListener("click", async () => {
   if (!(await confirmed("Forget all classes and what was learned from their photos?", "Forget all"))) return;
-  await told(byId("top-error"), () => ask("DELETE", "workspace"));
-  clearAnswers();
-  dropWaiting();
-  await refresh();
-  byId("class-name").focus();
+  await told(byId("top-error"), async () => {
+    await ask("DELETE", "workspace");
+    dropWaiting();
+    await beginAnew();
+    byId("class-name").focus();
+  });
 });
 
 byId("viewer-close").addEventListener("click", () => byId("viewer").close());

@@ -1,13 +1,13 @@
 // Photos that are asked about: in portions with progress, again after another fit, corrected, and as a CSV file.
 
-import { showAnswer, spoken } from "./answers.js";
+import { inNewNames, showAnswer, spoken } from "./answers.js";
 import { addPhoto } from "./classes.js";
 import { dropPlace, pathOf, sortedOut, unreadable } from "./dropping.js";
-import { button, byId, classChoice, counted, element, listed, say, told } from "./elements.js";
+import { breakable, button, byId, classChoice, counted, element, listed, note, say } from "./elements.js";
 import { worthLabelling } from "./next.js";
 import { enlarge, kindOf, picture, pictureUrl, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
-import { classNamed, now, portions } from "./state.js";
+import { classNamed, newNames, now, portions } from "./state.js";
 
 const MOST_COUNTED = 8; // classes, in the line above the answers
 const AT_ONCE = 8; // photos in a request, so that answers appear while others are looked at
@@ -33,12 +33,18 @@ export function clearAnswers() {
   for (const { url } of answers) if (url) URL.revokeObjectURL(url);
   answers = [];
   byId("answers").replaceChildren();
+  note(byId("ask-error"), []);
   showAround();
 }
 
-// Marks the answers of a former fit, and shows classes as they are called now.
-export function bringAnswersUpToDate() {
-  for (const one of answers) showAnswer(one, teach);
+// Marks the answers of a former fit, and shows the classes that were there before as they are called now.
+export function bringAnswersUpToDate(before) {
+  const names = newNames(before);
+  for (const one of answers) {
+    one.prediction = inNewNames(one.prediction, names);
+    one.taught = names.get(one.taught) ?? one.taught;
+    showAnswer(one, teach);
+  }
   showAround();
 }
 
@@ -63,7 +69,7 @@ export function showWaiting() {
 }
 
 async function classify(given) {
-  byId("ask-error").textContent = "";
+  note(byId("ask-error"), []);
   if (!now.workspace?.model) {
     waiting.push(...given);
     showWaiting();
@@ -79,15 +85,15 @@ async function classify(given) {
     made.push(one);
     byId("answers").insertBefore(showAnswer(one, teach), before);
   });
-  byId("ask-error").textContent = problems.join("\n");
+  note(byId("ask-error"), problems);
   if (made.length) say(made.length === 1 ? spoken(made[0].prediction) : `${counted(made.length, "photo")} classified.`);
 }
 
 async function askAgain() {
   const problems = [];
-  byId("ask-error").textContent = "";
+  note(byId("ask-error"), []);
   await inPortions(answers.filter(isFormer), problems, (one) => showAnswer(one, teach));
-  byId("ask-error").textContent = problems.join("\n");
+  note(byId("ask-error"), problems);
   say("The answers are those of the last fit.");
 }
 
@@ -115,12 +121,13 @@ async function askPortion(some, together, problems, show) {
     for (const one of some) one.url ??= await thumbnail(one.file);
     const pictures = some.some((one) => !one.url); // of a format that this browser does not show; the server does
     const fields = { together: String(together), pictures: String(pictures) };
+    const { classes } = now.workspace;
     const answer = await ask("POST", "predict", photosForm(some.map((one) => one.file), fields));
     for (const [place, prediction] of answer.predictions.entries()) {
       const one = some[place];
       if (prediction.picture) one.url ??= pictureUrl(prediction.picture);
       if (prediction.error) problems.push(prediction.error);
-      else show(Object.assign(one, { prediction, version: answer.version }));
+      else show(Object.assign(one, { prediction: inNewNames(prediction, newNames(classes)), version: answer.version }));
     }
   } catch (error) {
     const name = some[0].file.name;
@@ -135,17 +142,18 @@ async function teach(answer, name) {
   Object.assign(answer, { learning: name, problem: null }); // said at once: on a busy machine the fit takes a while
   showAnswer(answer, teach);
   showNext();
-  const learned = await told(byId("ask-error"), async () => {
+  try {
     const target = classNamed(name) ?? (await ask("POST", "classes", { name }));
     await addPhoto(target.id, answer.file);
     answer.taught = name;
     await learn();
-    return true;
-  });
-  Object.assign(answer, { learning: null, problem: learned ? null : byId("ask-error").textContent });
+  } catch (error) {
+    answer.problem = error.message;
+  }
+  answer.learning = null;
   showAnswer(answer, teach);
   showNext();
-  if (learned) await askAgain(); // which would take an error away
+  if (!answer.problem) await askAgain();
 }
 
 function isFormer(one) {
@@ -191,10 +199,10 @@ function showNext() {
       class: "look", "aria-label": `Enlarge ${answer.file.name}`,
     }),
     element(
-      "div", {}, element("p", {}, element("b", {}, answer.file.name), ` ${reason}.`),
+      "div", {}, element("p", {}, element("b", {}, ...breakable(answer.file.name)), ...breakable(` ${reason}.`)),
       element(
         "div", { class: "correction" },
-        ...likely.map((name) => button(`It is ${name}`, () => teach(answer, name), { class: "small" })),
+        ...likely.map((name) => button(element("span", {}, ...breakable(`It is ${name}`)), () => teach(answer, name), { class: "small" })),
         classChoice("It is …", now.workspace.classes.map((one) => one.name).filter((name) => !likely.includes(name)), (name) => teach(answer, name)),
       ),
     ),

@@ -1,7 +1,7 @@
 // The classes and their photos; cards stay in place when the rest changes, so that the keyboard keeps its place.
 
 import { draggablePhoto, dropPlace, folderOf, pathOf, sortedOut, unreadable } from "./dropping.js";
-import { breakable, button, byId, classChoice, confirmed, counted, element, listed, say, told, words } from "./elements.js";
+import { breakable, button, byId, classChoice, confirmed, counted, element, listed, note, say, told, words } from "./elements.js";
 import { enlargePhoto, fileNameOf, pictureOf, remember, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
 import { classNamed, now } from "./state.js";
@@ -58,6 +58,12 @@ function showFurther() {
   byId("further").firstElementChild.textContent = below ? `↓ ${counted(below, "class", "classes")} below` : "↓ more below";
 }
 
+// What was said of photos that were dropped is of no use after the next drop, or after a fit.
+export function forgetNotes() {
+  note(byId("class-error"), []);
+  for (const card of cards.values()) note(card.error, []);
+}
+
 export function focusClass(id) {
   cards.get(id)?.root.querySelector(".drop input")?.focus();
 }
@@ -85,7 +91,7 @@ function makeCard(id) {
   const title = element("h3", { id: `class-${id}` });
   const count = element("span", { class: "count" });
   const photos = element("ul", { class: "photos" });
-  const error = element("p", { class: "error", role: "alert" });
+  const error = element("div", { class: "error notes", role: "alert" });
   const card = { id, name: "", title, count, photos, error, shown: new Map(), all: false };
   card.rename = button("Rename", () => rename(card), { class: "quiet" });
   card.forget = button("Forget", () => forget(card), { class: "quiet" });
@@ -96,7 +102,7 @@ function makeCard(id) {
   card.root = element("article", { class: "card class", "aria-labelledby": title.id });
   const { place, showWaiting } = dropPlace({
     label: "Add photos", words: "Drop photos, or", whole: card.root,
-    take: (files) => addPhotos(id, files), takeMoved: ({ photo, from }) => takeMoved(card, photo, from),
+    take: (files) => takePhotos(card, files), takeMoved: ({ photo, from }) => takeMoved(card, photo, from),
   });
   card.showWaiting = showWaiting;
   card.choosers = place.querySelectorAll("input");
@@ -160,8 +166,10 @@ function photoItem(card, photo) {
 }
 
 async function removePhoto(card, photo) {
-  await told(card.error, () => ask("DELETE", `classes/${card.id}/photos/${photo}`));
-  say(`A photo of ${card.name} was removed.`);
+  await told(card.error, async () => {
+    await ask("DELETE", `classes/${card.id}/photos/${photo}`);
+    say(`A photo of ${card.name} was removed.`);
+  });
   focusClass(card.id);
   await changed({ refit: true });
 }
@@ -171,29 +179,34 @@ async function takeMoved(card, photo, from) {
 }
 
 async function rename(card) {
-  const name = await words(`What should the class “${card.name}” be called?`, card.name, "Rename");
-  if (!name || name === card.name) return;
-  await told(card.error, async () => {
+  await words(`What should the class “${card.name}” be called?`, card.name, "Rename", async (name) => {
     await ask("PATCH", `classes/${card.id}`, { name });
-    say(`The class is now called ${name}.`);
-    await changed({ refit: true });
+    await changed({});
+    say(`The class is now called ${card.name}.`);
   });
-  card.rename.focus();
 }
 
 async function forget(card) {
   const held = counted(card.shown.size, "photo");
   if (!(await confirmed(`Forget the class “${card.name}” and what was learned from its ${held}?`, "Forget"))) return;
-  await told(card.error, () => ask("DELETE", `classes/${card.id}`));
-  say(`The class ${card.name} was forgotten.`);
+  await told(card.error, async () => {
+    await ask("DELETE", `classes/${card.id}`);
+    say(`The class ${card.name} was forgotten.`);
+  });
   byId("class-name").focus();
   await changed({ refit: true });
 }
 
-// One photo a request: a bad one does not hold up the others, and each can be told about; gives what was told.
-export async function addPhotos(id, given) {
+async function takePhotos(card, files) {
+  await told(card.error, async () => {
+    forgetNotes();
+    note(card.error, await addPhotos(card.id, files));
+  });
+}
+
+// One photo a request: a bad one does not hold up the others; gives a sentence about each that was not used.
+async function addPhotos(id, given) {
   const card = cards.get(id), { photos, problems } = sortedOut(given);
-  card.error.textContent = "";
   let added = 0;
   for (const [number, file] of photos.entries()) {
     card.showWaiting(`Reading photo ${number + 1} of ${photos.length} …`);
@@ -212,7 +225,6 @@ export async function addPhotos(id, given) {
   }
   await changed({});
   card.showWaiting("");
-  card.error.textContent = problems.join("\n");
   say(`${counted(added, "photo")} added to ${card.name}.`);
   return problems;
 }
@@ -239,12 +251,12 @@ export async function addFolders(given, showWaiting) {
     }
   }
   if (loose.length) problems.push(`Not used (not in a sub-folder): ${listed(loose.map((file) => file.name))}.`);
-  let done = 0;
-  for (const [name, files] of folders) {
-    done += 1;
-    showWaiting(`Class ${done} of ${folders.size}: ${name} …`);
+  const filled = new Set(); // classes: two folders may have gone into one
+  for (const [place, [name, files]] of [...folders].entries()) {
+    showWaiting(`Folder ${place + 1} of ${folders.size}: ${name} …`);
     try {
       const target = sameName(name) ?? (await ask("POST", "classes", { name }));
+      filled.add(target.id);
       await changed({});
       if (target.name !== name) problems.push(`The photos of ${name}/ were added to the class “${target.name}”: the two names ${difference(name, target.name)}.`);
       problems.push(...(await addPhotos(target.id, files)).map((problem) => `${target.name}: ${problem}`));
@@ -253,7 +265,7 @@ export async function addFolders(given, showWaiting) {
     }
   }
   showWaiting("");
-  if (folders.size) say(`${counted(folders.size, "class", "classes")} from folders.`);
+  if (filled.size) say(`${counted(filled.size, "class", "classes")} from folders.`);
   return problems;
 }
 

@@ -1,8 +1,8 @@
 // The fit: asked for, watched, cancelled; and what it says of the labelled photos.
 
 import { showWaiting } from "./asking.js";
-import { moveTo, pointAt } from "./classes.js";
-import { button, byId, counted, element, say, told } from "./elements.js";
+import { forgetNotes, moveTo, pointAt } from "./classes.js";
+import { breakable, button, byId, counted, element, note, say, told } from "./elements.js";
 import { fileNameOf, pictureOf } from "./pictures.js";
 import { ask } from "./server.js";
 import { now, photoWords } from "./state.js";
@@ -19,6 +19,7 @@ export function prepareFitting(bringUpToDate) {
 
 // A fit is a job of the server: the page looks how far it is, and may have it cancelled.
 export async function fit() {
+  forgetNotes();
   await told(byId("fit-error"), async () => watch(await ask("POST", "fit?wait=0.3")));
 }
 
@@ -44,7 +45,7 @@ async function watch(job) {
     showFitting(job);
   }
   await refresh();
-  if (job.error) byId("fit-error").textContent = job.error;
+  if (job.error) note(byId("fit-error"), [job.error]);
   if (job.state === "cancelled") byId("fit-state").textContent = "Cancelled; nothing has changed.";
   say(byId("fit-state").textContent);
 }
@@ -91,11 +92,11 @@ function doubtItem({ photo, looks_like: other }, known) {
     "li", {},
     button(pictureOf(photo, "", number), () => pointAt(photo), { class: "look", "aria-label": `Show ${words}`, title: "Show it among its class" }),
     element(
-      "div", {}, element("p", {}, element("b", {}, file || words), `${file ? `, ${words},` : ""} looks like “${other}”.`),
+      "div", {}, element("p", {}, element("b", {}, ...breakable(file || words)), ...breakable(`${file ? `, ${words},` : ""} looks like “${other}”.`)),
       element(
         "div", { class: "correction" },
-        button(`Move to ${other}`, () => told(byId("fit-error"), () => moveTo(photo, owner.id, other)), { class: "small" }),
-        button(`It is ${owner.name}`, () => {
+        button(element("span", {}, ...breakable(`Move to ${other}`)), () => told(byId("fit-error"), () => moveTo(photo, owner.id, other)), { class: "small" }),
+        button(element("span", {}, ...breakable(`It is ${owner.name}`)), () => {
           dismissed.add(photo);
           showDoubts(now.workspace.model);
         }, { class: "small" }),

@@ -4,7 +4,7 @@ import { breakable, byId, element } from "./elements.js";
 
 const SIDE = 128;
 const seen = new Map(); // what this tab has of a photo, by its number: { url, file }
-let serverHasPictures = false;
+let drawn = new Set(); // photos that the server has a small picture of
 
 export async function thumbnail(file) {
   try {
@@ -26,11 +26,12 @@ export function remember(photo, url, file) {
   seen.set(photo, { url, file });
 }
 
-// Drops the pictures of photos that the server no longer has; notes whether it has some of its own.
-export function keepOnly(photos, kept) {
-  serverHasPictures = kept;
+// Drops the pictures of photos that the server no longer has; notes of which it has one.
+export function keepOnly(classes) {
+  drawn = new Set(classes.flatMap((one) => one.pictures));
+  const kept = new Set(classes.flatMap((one) => one.photos));
   for (const [photo, { url }] of seen) {
-    if (!photos.has(photo)) {
+    if (!kept.has(photo)) {
       if (url) URL.revokeObjectURL(url);
       seen.delete(photo);
     }
@@ -67,7 +68,7 @@ export function pictureUrl(base64) {
 }
 
 function addressOf(photo) {
-  return serverHasPictures ? `photos/${photo}/picture` : null;
+  return drawn.has(photo) ? `photos/${photo}/picture` : null;
 }
 
 // Shows a labelled photo: whole where this tab has its file, else the small picture that the server has.

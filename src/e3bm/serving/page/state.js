@@ -6,6 +6,12 @@ export function classNamed(name) {
   return now.workspace.classes.find((one) => one.name === name);
 }
 
+// What the classes that were there before are called now, by their former names.
+export function newNames(before) {
+  const names = new Map(now.workspace.classes.map((one) => [one.id, one.name]));
+  return new Map(before.map(({ id, name }) => [name, names.get(id) ?? name]));
+}
+
 // "photo 3 of crow", its number and its class, for every photo.
 export function photoWords() {
   const words = new Map();
