@@ -341,6 +341,11 @@ class PretrainSettings(Settings):
     left_out: tuple[int, int] | None = None
     """Train without part I of K of the training classes (whole super-classes, if the data set has them); `--folds K`
     makes one such run for every part."""
+    teacher: Path | None = None
+    """Run of `e3bm pretrain` whose features this backbone learns to predict, next to the classes: a larger network
+    that was trained on the same classes teaches a smaller one."""
+    teacher_weight: float = Field(default=5.0, gt=0)
+    """Weight of the teacher in the loss: of one minus the cosine between its features and their prediction."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -43,8 +43,12 @@ def test_training_stops_politely_and_continues(small_data, tmp_path, number):
     assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
 
 
-def test_pretraining_stops_politely_and_continues(small_data, tmp_path):
+@pytest.mark.parametrize("taught", [False, True])
+def test_pretraining_stops_politely_and_continues(small_data, tmp_path, taught):
     wanted = pretrain_settings(small_data)
+    if taught:
+        run_pretrain(pretrain_settings(small_data, epochs=1, backbone__width=0.5), tmp_path / "teacher")
+        wanted = wanted.but(teacher=tmp_path / "teacher")
     with pytest.raises(Interrupted, match=r"after step 7 of 12"):
         run_pretrain(wanted, tmp_path / "stopped", SignalAt(7, signal.SIGINT))
     run_pretrain(wanted, tmp_path / "stopped")

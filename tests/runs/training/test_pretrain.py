@@ -3,6 +3,7 @@
 import math
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -123,7 +124,8 @@ def test_a_process_counts_for_its_share(small_data, world):
     wanted = pretrain_settings(small_data)
     torch.manual_seed(0)
     model = Classifier(build("conv4", width=0.25, image_size=16), 7, "linear").double()
-    batch = LabelledBatch(torch.randn(6, 3, 16, 16, dtype=torch.double), torch.tensor([0, 1, 2, 3, 4, 6]))
+    images = torch.randn(6, 3, 16, 16, dtype=torch.double)
+    batch = LabelledBatch(images, torch.tensor([0, 1, 2, 3, 4, 6]), np.arange(6))
     loss = functional.cross_entropy(model(batch.images), batch.labels)
     expected = torch.autograd.grad(loss, list(model.parameters()))
     engine = Sent(world=world)

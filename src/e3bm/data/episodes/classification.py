@@ -15,10 +15,11 @@ from e3bm.errors import DataError, SettingsError
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """Images with their class 0..C-1 among the classes of the split."""
+    """Images with their class 0..C-1 among the classes of the split, and their positions in the data set."""
 
     images: Float[Tensor, "B C H W"]
     labels: Int64[Tensor, " B"]
+    positions: Int64[np.ndarray, " B"]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,7 +82,9 @@ class ClassificationBatches:
         places = range(index * self.batch_size, (index + 1) * self.batch_size)
         share = slice(self.rank, None, self.processes)
         chosen = self.order(epoch)[places.start : places.stop][share]
-        pixels = torch.from_numpy(self.images.gather(self._positions[chosen])).permute(0, 3, 1, 2)
+        positions = self._positions[chosen]
+        pixels = torch.from_numpy(self.images.gather(positions)).permute(0, 3, 1, 2)
         numbers = uniform_numbers(self.seed, f"augment/epoch/{epoch}", places, self.pipeline.draws)
         draws = torch.from_numpy(numbers[share])
-        return LabelledBatch(self.pipeline(pixels, draws, self.dtype), torch.from_numpy(self._labels[chosen]))
+        images = self.pipeline(pixels, draws, self.dtype)
+        return LabelledBatch(images, torch.from_numpy(self._labels[chosen]), positions)

@@ -31,6 +31,7 @@ from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
 from e3bm.runs.training.optimisers import check_gradients
+from e3bm.runs.training.teacher import Lesson, Teacher, disagreement
 
 LOG_EVERY = 10
 PREFETCH = 2
@@ -39,18 +40,25 @@ ONE_CYCLE_START = 25.0  # the peak over the first learning rate
 
 
 class Classifier(nn.Module):
-    """A backbone and a head over the training classes; the cosine head has a learned scale and no bias."""
+    """A backbone and a head over the training classes; the cosine head has a learned scale and no bias.
 
-    def __init__(self, backbone: Backbone, classes: int, kind: str) -> None:
+    With a teacher, ``predict`` maps the features of the backbone to those of the teacher.
+    """
+
+    def __init__(self, backbone: Backbone, classes: int, kind: str, taught: int | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.weight = nn.Parameter(torch.empty(classes, backbone.feature_size))
         nn.init.normal_(self.weight, std=backbone.feature_size**-0.5)
         self.bias = nn.Parameter(torch.zeros(classes)) if kind == "linear" else None
         self.scale = nn.Parameter(torch.tensor(10.0)) if kind == "cosine" else None
+        self.predict = nn.Linear(backbone.feature_size, taught) if taught is not None else None
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N classes"]:
-        features = self.backbone(images)
+        return self.scores(self.backbone(images))
+
+    def scores(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N classes"]:
+        """Scores of the classes from the features of images."""
         if self.scale is not None:
             return self.scale * functional.linear(functional.normalize(features), functional.normalize(self.weight))
         return functional.linear(features, self.weight, self.bias)
@@ -79,6 +87,7 @@ def pretrain(
     run: RunFolder,
     engine: Engine,
     progress: Progress,
+    lesson: Lesson | None = None,
 ) -> None:
     """Train until the last epoch, from wherever the run folder stands; best few-shot accuracy on validation is kept."""
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
@@ -97,7 +106,7 @@ def pretrain(
             torch.manual_seed(settings.seed * 1_000_003 + place.step)
             for group in optimiser.param_groups:
                 group["lr"] = rate_at(settings, place.step, per_epoch)
-            loss, accuracy = _step(model, next(ahead), optimiser, settings, place.step, engine)
+            loss, accuracy = _step(model, next(ahead), optimiser, settings, place.step, engine, lesson)
             step = place.advance()
             seconds = time.perf_counter() - started
             numbers = {"loss": loss, "accuracy": accuracy, "images_per_second": settings.batch / seconds}
@@ -128,14 +137,19 @@ def _step(
     settings: PretrainSettings,
     step: int,
     engine: Engine,
+    lesson: Lesson | None = None,
 ) -> tuple[float, float]:
     """One step on this process's rows of a batch; they are normalised by themselves, the leader's statistics stay."""
     images, labels = batch.images.to(engine.device), batch.labels.to(engine.device)
     optimiser.zero_grad(set_to_none=True)
     with torch.autocast(engine.device.type, torch.bfloat16, enabled=settings.machine.precision == "bfloat16"):
-        scores = model(images)
+        features = model.backbone(images)
+        scores = model.scores(features)
+        predicted = None if model.predict is None else model.predict(features)
     scores = scores if scores.dtype == torch.double else scores.float()
     loss = functional.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
+    if predicted is not None and lesson is not None:
+        loss = loss + settings.teacher_weight * disagreement(predicted.to(scores.dtype), lesson.of(batch.positions))
     with engine.summed_gradients(model.parameters()):
         (loss / engine.world).backward()
     check_gradients(optimiser, step)
@@ -166,10 +180,13 @@ def run_pretrain(
         without = class_folds(data.images, count)[part - 1]
         used = tuple(number for number in data.images.splits["train"] if number not in without)
         data = replace(data, images=SomeTrainingClasses(data.images, used))
+    teacher = None if settings.teacher is None else Teacher.of(settings, data)
     torch.manual_seed(settings.seed)
     dtype = DTYPES[settings.machine.precision]
     backbone = build_backbone(settings.backbone.but(whitened=False), *data.input_shape)
-    model = Classifier(backbone, len(data.images.splits["train"]), settings.classifier).to(engine.device, dtype)
+    taught = None if teacher is None else teacher.backbone.feature_size
+    classes = len(data.images.splits["train"])
+    model = Classifier(backbone, classes, settings.classifier, taught).to(engine.device, dtype)
     batches = ClassificationBatches(
         data.images,
         "train",
@@ -184,9 +201,10 @@ def run_pretrain(
     validated = settings.validation.episode(settings.episode)
     sampler = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     validate = lambda net: few_shot_accuracy(net, data, sampler, settings.validation.episodes, engine)
-    inputs = {"data set": data.images.digest}
+    inputs = {"data set": data.images.digest} | ({} if teacher is None else {"teacher": teacher.digest})
     with opened(folder, "pretrain", settings, inputs, engine, tensorboard, data.input_shape) as run:
-        pretrain(model, batches, validate, settings, run, engine, progress)
+        lesson = None if teacher is None else teacher.lesson(progress, engine)
+        pretrain(model, batches, validate, settings, run, engine, progress, lesson)
         if settings.backbone.whitened:
             _whiten_best(model, run, settings, data, validate, engine, progress)
     return RunFolder(folder)
