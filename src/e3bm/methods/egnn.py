@@ -12,7 +12,7 @@ Similarity and dissimilarity of an edge add up to 1; both are kept, because 1 - 
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -116,8 +116,7 @@ class GraphLayer(nn.Module):
 
         nets = self.node.begin(tasks, graphs), self.edge.begin(tasks, graphs)
         found = [
-            self._next(*piece, *nets)
-            for piece in zip(pieces(nodes), pieces(edges), layout.split(pieces), strict=True)
+            self._next(*piece, *nets) for piece in zip(pieces(nodes), pieces(edges), layout.split(pieces), strict=True)
         ]
         new_nodes, new_edges = (torch.cat(each) for each in zip(*found, strict=True))
         return new_nodes.view(tasks, graphs, *new_nodes.shape[2:]), new_edges.view(edges.shape)
@@ -169,6 +168,16 @@ class Layout:
         self.node_counts: Float[Tensor, "T G N"] = counted.to(like.dtype)
         twice = 2 * self.node_counts[..., first[:-1]] * self.node_counts[..., second[:-1]]
         self.pair_counts: Float[Tensor, "T G P"] = torch.cat([twice, self.node_counts.sum(-1, keepdim=True)], -1)
+
+    def of_last_node(self) -> "Layout":
+        """With the pairs of the last node only; no other pair is estimated, and each counts as one of a node with
+        itself.
+        """
+        part, own, size = copy(self), self.pair_of[-1], len(self.pair_of)
+        part.pairs, part.pair_counts = self.pairs[:, own], self.pair_counts[..., own]
+        part.pair_of = torch.full_like(self.pair_of, size - 1)
+        part.pair_of[-1] = part.pair_of[:, -1] = torch.arange(size, device=own.device)
+        return part
 
     def split(self, pieces: Callable[[Tensor], tuple[Tensor, ...]]) -> Iterator["Layout"]:
         """The layouts of some graphs each."""
@@ -286,7 +295,7 @@ class Egnn(InnerLoopMethod):
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Logarithms of class probabilities after the last layer; query labels are not used."""
         problem = self.problem(batch, observed=False)
-        return problem.class_scores(problem.all_layers()[-1])
+        return problem.class_scores(problem.all_layers(whole=False)[-1])
 
     def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
         """The published loss of the layers' edges.
@@ -395,7 +404,21 @@ class GraphProblem:
                 f"This EGNN has {len(layers)} layers, which are its epochs; epoch {state.passed + 1} was asked for: "
                 f"set epochs to {len(layers)}, or build it with more layers."
             )
-        return GraphDirection(*layers[state.passed](state.nodes, state.edges, self.layout))
+        return self._through(layers[state.passed], state, whole=state.passed + 1 < len(layers))
+
+    def _through(self, layer: GraphLayer, state: GraphState, *, whole: bool) -> GraphDirection:
+        """Where a layer leads; if not ``whole``, only edges that are read after the last layer need be right.
+
+        These are the queries' own rows in tests and, among the support, those in the graph without query.
+        """
+        if whole or self.method.training or self.method.transductive:
+            return GraphDirection(*layer(state.nodes, state.edges, self.layout))
+        with_query_or_not = partial(torch.split, split_size_or_sections=self.queries, dim=1)
+        layouts = list(self.layout.split(with_query_or_not))
+        layouts[0] = layouts[0].of_last_node()
+        graphs = zip(with_query_or_not(state.nodes), with_query_or_not(state.edges), layouts, strict=True)
+        found = zip(*(layer(*each) for each in graphs), strict=True)
+        return GraphDirection(*(torch.cat(each, 1) for each in found))
 
     def observe(self, state: GraphState, direction: GraphDirection) -> "GraphObservation":
         return GraphObservation(self, state, direction)
@@ -423,12 +446,12 @@ class GraphProblem:
         parts = trace.rates, trace.weights, trace.losses, trace.epoch_scores
         return EgnnTrace(trace.scores, *parts, edge_losses=torch.stack(state.losses))
 
-    def all_layers(self) -> list[Float[Tensor, "T G 2 N N"]]:
-        """The edges after every layer of the published network."""
-        state, found = self.start(), []
-        for number in range(len(self.method.layers)):
-            nodes, edges = self.direction(state)
-            state = GraphState(nodes, edges, number + 1)
+    def all_layers(self, *, whole: bool = True) -> list[Float[Tensor, "T G 2 N N"]]:
+        """The edges after every layer of the published network; not ``whole``: of the last, what scores need."""
+        state, found, last = self.start(), [], len(self.method.layers)
+        for number, layer in enumerate(self.method.layers, 1):
+            nodes, edges = self._through(layer, state, whole=whole or number < last)
+            state = GraphState(nodes, edges, number)
             found.append(edges)
         return found
 
