@@ -36,7 +36,7 @@ SLOPE = 0.01  # of the leaky ReLU
 EDGE_FLOOR = 1e-6  # added to every edge: no similarity is exactly 0 or 1
 LOWEST_LOG = -100.0
 SMALLEST = 1e-12  # of sums that are divided by and of edges; far below what a layer gives
-PAIRS_AT_ONCE = 2048  # of nodes, in training at least those of a task: what a cache of a megabyte has room for
+PAIRS_AT_ONCE = 4096  # of nodes, in training at least those of a task: what they need stays in the cache
 
 
 class ChannelNet(nn.Module):
