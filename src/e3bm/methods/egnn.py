@@ -2,8 +2,7 @@
 
 A layer first lets every node gather from the others, once weighted by similarity and once by dissimilarity, and then
 estimates the edges anew from the differences of the nodes. A query is classified by its edges to the support.
-Transductive: one graph of the support and all queries. Inductive: a graph of the support and one query, for each query;
-all graphs of all tasks pass through a layer together.
+Transductive: one graph of the support and all queries. Inductive: a graph of the support and one query, for each query.
 
 Differences of nodes are symmetric, so that the edge network sees each pair once and counts it twice in its statistics.
 Similarity and dissimilarity of an edge add up to 1; both are kept, because 1 - x forgets digits where x is close to 1.
