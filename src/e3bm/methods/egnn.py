@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -62,13 +62,13 @@ class ChannelPass:
     """A ChannelNet for graphs that come in pieces: what all of them share is computed once."""
 
     def __init__(self, net: ChannelNet, tasks: int, graphs: int) -> None:
-        self._net, self._taken = net, 0
-        self._matrices = [] if net.training else [layer.matrix() for layer in net.layers]
+        self._layers, self._taken = [cast(NormedLinear, layer) for layer in net.layers], 0
+        self._matrices = [] if net.training else [layer.matrix() for layer in self._layers]
         # What the channels of each graph are multiplied by after a layer that drops some.
         self._kept: dict[int, Float[Tensor, "T G 1 _"]] = {}
         if net.training and net.dropout:
-            for number, layer in enumerate(net.layers, 1):
-                if net.drop_all or number == len(net.layers):
+            for number, layer in enumerate(self._layers, 1):
+                if net.drop_all or number == len(self._layers):
                     ones = layer.linear.weight.new_ones(tasks, graphs, 1, layer.linear.out_features)
                     self._kept[number] = functional.dropout(ones, net.dropout)
 
@@ -79,7 +79,7 @@ class ChannelPass:
         if self._matrices:
             return values
         tasks, graphs, rows = values.shape[:3]
-        for number, layer in enumerate(self._net.layers, 1):
+        for number, layer in enumerate(self._layers, 1):
             values = activate(layer(values.flatten(1, 2), counts.flatten(1)), SLOPE).unflatten(1, (graphs, rows))
             if number in self._kept:
                 values = values * self._kept[number][self._taken : self._taken + tasks]
@@ -111,7 +111,7 @@ class GraphLayer(nn.Module):
         at_once = max(1, PAIRS_AT_ONCE // (together * layout.pairs.shape[1]))
 
         def pieces(of_graphs: Tensor) -> tuple[Tensor, ...]:
-            return of_graphs.reshape(-1, together, *of_graphs.shape[2:]).split(at_once)
+            return torch.split(of_graphs.reshape(-1, together, *of_graphs.shape[2:]), at_once)
 
         nets = self.node.begin(tasks, graphs), self.edge.begin(tasks, graphs)
         found = [
@@ -405,7 +405,7 @@ class GraphProblem:
             )
         return self._through(layers[state.passed], state, whole=state.passed + 1 < len(layers))
 
-    def _through(self, layer: GraphLayer, state: GraphState, *, whole: bool) -> GraphDirection:
+    def _through(self, layer: nn.Module, state: GraphState, *, whole: bool) -> GraphDirection:
         """Where a layer leads; if not ``whole``, only edges that are read after the last layer need be right.
 
         These are the queries' own rows in tests and, among the support, those in the graph without query.
