@@ -400,6 +400,40 @@ def test_dropout_drops_whole_channels_of_a_graph_in_training():
     assert torch.equal(method.scores(batch()), method.scores(batch()))
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_how_many_graphs_are_taken_at_once_makes_no_difference(setting, training, monkeypatch):
+    """One task, or in tests one graph, at a time: the same scores, losses, statistics and dropped channels."""
+    found = []
+    for pairs in (1, 50, 10**9):
+        monkeypatch.setattr("e3bm.methods.egnn.PAIRS_AT_ONCE", pairs)
+        method, tasks = egnn(setting, dropout=0.5).train(training), batch(3)
+        torch.manual_seed(4)
+        trace = learner(method)(tasks)
+        loss = own_loss(method, tasks)
+        loss.backward()
+        gradients = [each.grad for each in method.parameters()]
+        statistics = [module.take() for module in method.modules() if isinstance(module, HeadNorm)]
+        found.append([trace.scores, trace.losses, loss, *gradients, *statistics])
+    for ours in found[:2]:
+        for one, other in zip(ours, found[2], strict=True):
+            close(one, other, 1e-10)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_edges_that_nobody_reads_may_be_left_out_of_the_last_layer(setting):
+    """Of the last layer a test reads the queries' rows, and a hyperprior the support's own graph."""
+    method, tasks = egnn(setting), batch(mask=uneven_mask())
+    problem = method.problem(tasks, observed=True)
+    whole, state = problem.all_layers(), problem.start()
+    for _ in range(LAYERS):
+        found = problem.direction(state)
+        state = problem.step(state, found, torch.ones(2, dtype=torch.float64))
+    close(problem.class_scores(state.edges), problem.class_scores(whole[-1]))
+    real = problem.support_pairs.unsqueeze(1).expand(-1, 2, -1, -1)
+    close(problem.support_edges(found.edges)[real], problem.support_edges(whole[-1])[real])
+
+
 def test_it_learns():
     """The published loss falls, and the scores with it."""
     method, tasks = egnn("transductive").train(), batch(4, queries=6)

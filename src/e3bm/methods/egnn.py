@@ -2,16 +2,17 @@
 
 A layer first lets every node gather from the others, once weighted by similarity and once by dissimilarity, and then
 estimates the edges anew from the differences of the nodes. A query is classified by its edges to the support.
-Transductive: one graph of the support and all queries. Inductive: a graph of the support and one query, for each query;
-all graphs of all tasks pass through a layer together.
+Transductive: one graph of the support and all queries. Inductive: a graph of the support and one query, for each query.
 
 Differences of nodes are symmetric, so that the edge network sees each pair once and counts it twice in its statistics.
 Similarity and dissimilarity of an edge add up to 1; both are kept, because 1 - x forgets digits where x is close to 1.
 """
 
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,6 +35,7 @@ SLOPE = 0.01  # of the leaky ReLU
 EDGE_FLOOR = 1e-6  # added to every edge: no similarity is exactly 0 or 1
 LOWEST_LOG = -100.0
 SMALLEST = 1e-12  # of sums that are divided by and of edges; far below what a layer gives
+PAIRS_AT_ONCE = 4096  # of nodes, in training at least those of a task: what they need stays in the cache
 
 
 class ChannelNet(nn.Module):
@@ -49,17 +51,48 @@ class ChannelNet(nn.Module):
         self.dropout, self.drop_all = dropout, drop_all
 
     def forward(self, values: Float[Tensor, "T G N I"], counts: Float[Tensor, "T G N"]) -> Float[Tensor, "T G N O"]:
-        graphs, rows = values.shape[1:3]
-        for number, layer in enumerate(self.layers, 1):
+        return self.begin(*values.shape[:2])(values, counts)
+
+    def begin(self, tasks: int, graphs: int) -> "ChannelPass":
+        """A pass of these graphs, of which each call may take some of the tasks: what is dropped is drawn here."""
+        return ChannelPass(self, tasks, graphs)
+
+
+class ChannelPass:
+    """A ChannelNet for graphs that come in pieces: what all of them share is computed once."""
+
+    def __init__(self, net: ChannelNet, tasks: int, graphs: int) -> None:
+        self._layers, self._taken = [cast(NormedLinear, layer) for layer in net.layers], 0
+        self._matrices = [] if net.training else [layer.matrix() for layer in self._layers]
+        # What the channels of each graph are multiplied by after a layer that drops some.
+        self._kept: dict[int, Float[Tensor, "T G 1 _"]] = {}
+        if net.training and net.dropout:
+            for number, layer in enumerate(self._layers, 1):
+                if net.drop_all or number == len(self._layers):
+                    ones = layer.linear.weight.new_ones(tasks, graphs, 1, layer.linear.out_features)
+                    self._kept[number] = functional.dropout(ones, net.dropout)
+
+    def __call__(self, values: Float[Tensor, "T G N I"], counts: Float[Tensor, "T G N"]) -> Float[Tensor, "T G N O"]:
+        """The next tasks."""
+        for matrix, shift in self._matrices:
+            values = activate(functional.linear(values, matrix, shift), SLOPE)
+        if self._matrices:
+            return values
+        tasks, graphs, rows = values.shape[:3]
+        for number, layer in enumerate(self._layers, 1):
             values = activate(layer(values.flatten(1, 2), counts.flatten(1)), SLOPE).unflatten(1, (graphs, rows))
-            if self.training and self.dropout and (self.drop_all or number == len(self.layers)):
-                whole = functional.dropout(values.new_ones(*values.shape[:2], 1, values.shape[-1]), self.dropout)
-                values = values * whole
+            if number in self._kept:
+                values = values * self._kept[number][self._taken : self._taken + tasks]
+        self._taken += tasks
         return values
 
 
 class GraphLayer(nn.Module):
-    """Nodes gather from their neighbours; edges follow the nodes."""
+    """Nodes gather from their neighbours; edges follow the nodes.
+
+    Graphs are taken a few at a time, so that what is computed of their pairs stays in the processor's cache; in
+    training all graphs of a task together, which share their statistics.
+    """
 
     def __init__(self, features: int, hidden: int, edge_hidden: int, dropout: float) -> None:
         super().__init__()
@@ -73,38 +106,84 @@ class GraphLayer(nn.Module):
         self, nodes: Float[Tensor, "T G N F"], edges: Float[Tensor, "T G 2 N N"], layout: "Layout"
     ) -> tuple[Float[Tensor, "T G N H"], Float[Tensor, "T G 2 N N"]]:
         """The nodes and edges of the next layer."""
+        tasks, graphs = nodes.shape[:2]
+        together = graphs if self.training else 1
+        at_once = max(1, PAIRS_AT_ONCE // (together * layout.pairs.shape[1]))
+
+        def pieces(of_graphs: Tensor) -> tuple[Tensor, ...]:
+            return torch.split(of_graphs.reshape(-1, together, *of_graphs.shape[2:]), at_once)
+
+        nets = self.node.begin(tasks, graphs), self.edge.begin(tasks, graphs)
+        found = [
+            self._next(*piece, *nets) for piece in zip(pieces(nodes), pieces(edges), layout.split(pieces), strict=True)
+        ]
+        new_nodes, new_edges = (torch.cat(each) for each in zip(*found, strict=True))
+        return new_nodes.view(tasks, graphs, *new_nodes.shape[2:]), new_edges.view(edges.shape)
+
+    def _next(
+        self,
+        nodes: Float[Tensor, "T G N F"],
+        edges: Float[Tensor, "T G 2 N N"],
+        layout: "Layout",
+        node_net: ChannelPass,
+        edge_net: ChannelPass,
+    ) -> tuple[Float[Tensor, "T G N H"], Float[Tensor, "T G 2 N N"]]:
         edges = edges * layout.others
-        alike, unlike = (_divided_by_sum(edges) @ nodes.unsqueeze(2)).unbind(2)
-        nodes = self.node(torch.cat([nodes, alike, unlike], -1), layout.node_counts)
+        mass = edges.sum(-1, keepdim=True)
+        alike, unlike = ((edges / mass.clamp_min(SMALLEST)) @ nodes.unsqueeze(2)).unbind(2)
+        nodes = node_net(torch.cat([nodes, alike, unlike], -1), layout.node_counts)
         # What a row has of either kind is handed out anew among its edges.
-        edges = _divided_by_sum(self.estimate(nodes, layout) * edges) * edges.sum(-1, keepdim=True)
-        edges = edges + layout.itself + EDGE_FLOOR
+        edges = self.estimate(nodes, layout, edge_net) * edges
+        edges = edges * (mass / edges.sum(-1, keepdim=True).clamp_min(SMALLEST)) + layout.itself
         return nodes, edges / edges.sum(2, keepdim=True)
 
-    def estimate(self, nodes: Float[Tensor, "T G N H"], layout: "Layout") -> Float[Tensor, "T G 2 N N"]:
+    def estimate(
+        self, nodes: Float[Tensor, "T G N H"], layout: "Layout", edge_net: ChannelPass | ChannelNet | None = None
+    ) -> Float[Tensor, "T G 2 N N"]:
         """How alike and how unlike two nodes look; symmetric."""
         first, second = layout.pairs
-        differences = (nodes[:, :, first] - nodes[:, :, second]).abs()
-        logits = self.out(self.edge(differences, layout.pair_counts)).squeeze(-1)
+        differences = (nodes.index_select(2, first) - nodes.index_select(2, second)).abs()
+        logits = self.out((edge_net or self.edge)(differences, layout.pair_counts)).squeeze(-1)
         return torch.stack([logits, -logits], 2).sigmoid()[..., layout.pair_of]
 
 
 class Layout:
-    """Which nodes of T x G graphs are real, and which of them enter the statistics of BatchNorm."""
+    """Which nodes of T x G graphs are real, and which of them enter the statistics of BatchNorm.
+
+    A pair of two nodes stands for both of its orders. The pair of a node with itself is the same for all nodes, a
+    difference of zero: one row, the last, stands for all of them.
+    """
 
     def __init__(self, real: Bool[Tensor, "T G N"], counted: Bool[Tensor, "T G N"], like: Float[Tensor, "..."]) -> None:
         size = real.shape[-1]
         one = torch.eye(size, dtype=like.dtype, device=like.device)
-        self.itself: Float[Tensor, "2 N N"] = torch.stack([one, torch.zeros_like(one)])
+        self.itself: Float[Tensor, "2 N N"] = torch.stack([one, torch.zeros_like(one)]) + EDGE_FLOOR
         self.others: Float[Tensor, "T G 1 N N"] = ((1 - one) * real.to(like.dtype).unsqueeze(-2)).unsqueeze(2)
-        self.pairs: Int[Tensor, "2 P"] = torch.triu_indices(size, size, device=like.device)
+        self.pairs: Int[Tensor, "2 P"] = functional.pad(torch.triu_indices(size, size, 1, device=like.device), (0, 1))
         first, second = self.pairs
-        pair_of = torch.empty(size, size, dtype=torch.long, device=like.device)
+        pair_of = torch.full((size, size), len(first) - 1, device=like.device)
         pair_of[first, second] = pair_of[second, first] = torch.arange(len(first), device=like.device)
         self.pair_of: Int[Tensor, "N N"] = pair_of
         self.node_counts: Float[Tensor, "T G N"] = counted.to(like.dtype)
-        twice = 2 - (first == second).to(like.dtype)
-        self.pair_counts: Float[Tensor, "T G P"] = twice * self.node_counts[..., first] * self.node_counts[..., second]
+        twice = 2 * self.node_counts[..., first[:-1]] * self.node_counts[..., second[:-1]]
+        self.pair_counts: Float[Tensor, "T G P"] = torch.cat([twice, self.node_counts.sum(-1, keepdim=True)], -1)
+
+    def of_last_node(self) -> "Layout":
+        """With the pairs of the last node only; no other pair is estimated, and each counts as one of a node with
+        itself.
+        """
+        part, own, size = copy(self), self.pair_of[-1], len(self.pair_of)
+        part.pairs, part.pair_counts = self.pairs[:, own], self.pair_counts[..., own]
+        part.pair_of = torch.full_like(self.pair_of, size - 1)
+        part.pair_of[-1] = part.pair_of[:, -1] = torch.arange(size, device=own.device)
+        return part
+
+    def split(self, pieces: Callable[[Tensor], tuple[Tensor, ...]]) -> Iterator["Layout"]:
+        """The layouts of some graphs each."""
+        for parts in zip(pieces(self.others), pieces(self.node_counts), pieces(self.pair_counts), strict=True):
+            part = copy(self)
+            part.others, part.node_counts, part.pair_counts = parts
+            yield part
 
 
 class EgnnSettings(InnerLoopSettings):
@@ -215,7 +294,7 @@ class Egnn(InnerLoopMethod):
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Logarithms of class probabilities after the last layer; query labels are not used."""
         problem = self.problem(batch, observed=False)
-        return problem.class_scores(problem.all_layers()[-1])
+        return problem.class_scores(problem.all_layers(whole=False)[-1])
 
     def training_loss(self, trace: Trace, batch: TaskBatch, progress: float) -> Float[Tensor, ""]:
         """The published loss of the layers' edges.
@@ -324,7 +403,21 @@ class GraphProblem:
                 f"This EGNN has {len(layers)} layers, which are its epochs; epoch {state.passed + 1} was asked for: "
                 f"set epochs to {len(layers)}, or build it with more layers."
             )
-        return GraphDirection(*layers[state.passed](state.nodes, state.edges, self.layout))
+        return self._through(layers[state.passed], state, whole=state.passed + 1 < len(layers))
+
+    def _through(self, layer: nn.Module, state: GraphState, *, whole: bool) -> GraphDirection:
+        """Where a layer leads; if not ``whole``, only edges that are read after the last layer need be right.
+
+        These are the queries' own rows in tests and, among the support, those in the graph without query.
+        """
+        if whole or self.method.training or self.method.transductive:
+            return GraphDirection(*layer(state.nodes, state.edges, self.layout))
+        with_query_or_not = partial(torch.split, split_size_or_sections=self.queries, dim=1)
+        layouts = list(self.layout.split(with_query_or_not))
+        layouts[0] = layouts[0].of_last_node()
+        graphs = zip(with_query_or_not(state.nodes), with_query_or_not(state.edges), layouts, strict=True)
+        found = zip(*(layer(*each) for each in graphs), strict=True)
+        return GraphDirection(*(torch.cat(each, 1) for each in found))
 
     def observe(self, state: GraphState, direction: GraphDirection) -> "GraphObservation":
         return GraphObservation(self, state, direction)
@@ -352,12 +445,12 @@ class GraphProblem:
         parts = trace.rates, trace.weights, trace.losses, trace.epoch_scores
         return EgnnTrace(trace.scores, *parts, edge_losses=torch.stack(state.losses))
 
-    def all_layers(self) -> list[Float[Tensor, "T G 2 N N"]]:
-        """The edges after every layer of the published network."""
-        state, found = self.start(), []
-        for number in range(len(self.method.layers)):
-            nodes, edges = self.direction(state)
-            state = GraphState(nodes, edges, number + 1)
+    def all_layers(self, *, whole: bool = True) -> list[Float[Tensor, "T G 2 N N"]]:
+        """The edges after every layer of the published network; not ``whole``: of the last, what scores need."""
+        state, found, last = self.start(), [], len(self.method.layers)
+        for number, layer in enumerate(self.method.layers, 1):
+            nodes, edges = self._through(layer, state, whole=whole or number < last)
+            state = GraphState(nodes, edges, number)
             found.append(edges)
         return found
 
@@ -432,8 +525,3 @@ class GraphObservation:
 
     def query_scores(self) -> Float[Tensor, "T Q W"]:
         return self._problem.class_scores(self._state.edges)
-
-
-def _divided_by_sum(edges: Float[Tensor, "T G 2 N N"]) -> Float[Tensor, "T G 2 N N"]:
-    """Rows that add up to 1; a row of zeros stays."""
-    return edges / edges.sum(-1, keepdim=True).clamp_min(SMALLEST)

@@ -4,9 +4,13 @@ The statistics of a task are set aside in training; whatever trains the model co
 so that tasks never mix and the result does not depend on which process held which task.
 """
 
+from typing import Any, cast
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from e3bm.errors import DataError
@@ -47,12 +51,10 @@ class HeadNorm(nn.Module):
                 "use larger episodes, or eval(), which normalises by running averages."
             )
         share = counts.unsqueeze(1) / total
-        mean = share @ values
-        centred = values - mean
-        variance = share @ centred.square()
+        normalised, mean, variance = Normalise.apply(values, share, self.weight, self.bias)
         unbiased = variance * (total / (total - 1))
-        self.pending.extend(torch.cat([mean, unbiased], 1).detach().unbind(0))
-        return torch.addcmul(self.bias, centred, self.weight * (variance + EPS).rsqrt())
+        self.pending.extend(torch.cat([mean, unbiased], 1).unbind(0))
+        return cast(Tensor, normalised)
 
     def line(self) -> tuple[Float[Tensor, " H"], Float[Tensor, " H"]]:
         """By running averages the layer is scale * x + shift."""
@@ -77,6 +79,41 @@ class HeadNorm(nn.Module):
         self.running_var.copy_(running[1])
 
 
+class Normalise(Function):
+    """weight * (x - mean) / sqrt(variance + EPS) + bias, with mean and variance of each task, both constants outside.
+
+    Torch's own derivative of these steps goes through all rows more than twice as often.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Float[Tensor, "T N H"],
+        share: Float[Tensor, "T 1 N"],
+        weight: Float[Tensor, " H"],
+        bias: Float[Tensor, " H"],
+    ) -> tuple[Float[Tensor, "T N H"], Float[Tensor, "T 1 H"], Float[Tensor, "T 1 H"]]:
+        mean = share @ values
+        centred = values - mean
+        variance = share @ centred.square()
+        inverse = (variance + EPS).rsqrt()
+        ctx.save_for_backward(centred, share, inverse, weight)
+        ctx.mark_non_differentiable(mean, variance)
+        return torch.addcmul(bias, centred, weight * inverse), mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
+        centred, share, inverse, weight = ctx.saved_tensors
+        gradient = gradients[0]
+        by_bias = gradient.sum(1, keepdim=True)
+        by_weight = (gradient * centred).sum(1, keepdim=True) * inverse
+        # A row moves its own value, and by its share the mean and the variance of all.
+        of_all = torch.addcmul(by_bias, centred, by_weight * inverse).mul_(share.mT)
+        of_row = torch.sub(gradient, of_all, out=of_all).mul_(weight * inverse)
+        return of_row, None, by_weight.sum((0, 1)), by_bias.sum((0, 1))
+
+
 class NormedLinear(nn.Module):
     """A linear layer and its HeadNorm; by running averages the two are one matrix product."""
 
@@ -91,7 +128,11 @@ class NormedLinear(nn.Module):
         if self.training:
             normalised: Tensor = self.norm(self.linear(values), counts)
             return normalised
+        return functional.linear(values, *self.matrix())
+
+    def matrix(self) -> tuple[Float[Tensor, "O I"], Float[Tensor, " O"]]:
+        """By running averages the two are this matrix and shift."""
         scale, shift = self.norm.line()
         if self.linear.bias is not None:
             shift = torch.addcmul(shift, self.linear.bias, scale)
-        return functional.linear(values, self.linear.weight * scale.unsqueeze(1), shift)
+        return self.linear.weight * scale.unsqueeze(1), shift
