@@ -39,6 +39,13 @@ def wanted(folder, backbone, method="mtl+e3bm", **changes):
     return settings(folder, method, **({"tasks": "cross-fitted", "backbone__pretrained": backbone} | free | changes))
 
 
+@pytest.mark.parametrize("folds", [-1, 1, 99])
+def test_folds_that_classes_cannot_have_are_refused_before_anything_is_trained(small_data, tmp_path, folds):
+    with pytest.raises(SettingsError, match=rf"can be divided into 2 to \d+ parts, found {folds}\."):
+        run_pretrain(pretrain_settings(small_data), tmp_path / "run", folds=folds)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_fold_never_sees_the_classes_it_leaves_out(small_data, folded, tmp_path, monkeypatch):
     seen = []
 
