@@ -139,7 +139,9 @@ def test_it_is_trained_on_folds_and_used_on_the_backbone_of_all_classes(small_da
 
 def test_a_network_that_is_trained_on_begins_with_one_fold(small_data, folded, tmp_path):
     method = {"backbone__adapt": "full", "backbone__batchnorm": "batch", "method__start": "zero"}
-    with pytest.raises(SettingsError, match=r"set backbone.pretrained to one of them, such as .*1-of-2"):
+    with pytest.raises(
+        SettingsError, match=r"set backbone.pretrained to one of them, such as .*1-of-2, or tasks to all"
+    ):
         run_train(wanted(small_data, folded, "maml", **method), tmp_path / "refused")
     one = wanted(small_data, folded / "folds" / "1-of-2", "maml", **method)
     data = open_data(one.data)
