@@ -73,7 +73,8 @@ def site_link(found: re.Match[str], here: PurePosixPath, up: str) -> str:
     pages = {source: page for page, source in OUTSIDE.items()}
     name = pages.get(str(path)) or (str(path.relative_to("docs")) if path.parts[:1] == ("docs",) else None)
     if name is None or not (ROOT / path).is_file():
-        return f"{text} (`{path}`)" if text.strip("`") != str(path) else f"`{path}`"
+        place = f"{path}{anchor}"
+        return f"{text} (`{place}`)" if text.strip("`") != place else f"`{place}`"
     return f"[{text}]({up}{name}{anchor})"
 
 

@@ -109,7 +109,9 @@ def _speeds() -> Drawing:
             handles.append(_with_intervals(axes, SPEEDS, found, f"{method}+E3BM, v' starts equal", colour))
             last = arms["paper"].together(arms["plain"])
             axes.errorbar([1e-6], [last.paired_difference], [last.paired_ci], color=colour, fmt="x", capsize=2)
-            handles.append(Line2D([], [], color=colour, marker="x", linestyle="", label=f"{method}, Ψ as published"))
+            handles.append(
+                Line2D([], [], color=colour, marker="x", linestyle="", label=f"{method}+E3BM, Ψ as published")
+            )
         axes.set(xscale="log", xlabel="learning rate of Ψ, α' and v'", ylabel="gain over the method (points)")
         _name_ticks(axes, SPEEDS)
         return handles

@@ -50,15 +50,21 @@ def test_every_name_in_paper_to_code_and_pages_of_methods_exists(name):
     assert resolve(name) is not None
 
 
+def test_names_of_code_lead_to_the_lines_that_define_them(tmp_path):
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "link_equations.py"), str(tmp_path)], check=True)
+    for page in (ROOT / "docs" / "paper_to_code.md", *METHOD_PAGES):
+        expected = (tmp_path / page.relative_to(ROOT)).read_text()
+        assert page.read_text() == expected, "run: python scripts/link_equations.py"
+
+
 @pytest.mark.parametrize("page", [page for page in METHOD_PAGES if page.stem in METHODS], ids=lambda page: page.stem)
 def test_pages_of_methods_name_their_options_and_presets(page):
-    """Every option in the table of settings is the method's own, and each command names a preset that there is."""
+    """The table of settings has every option of the method and no other, and each command names one of its presets."""
     text = page.read_text()
     options = METHODS[page.stem].settings.model_fields
     rows = text.split("## Settings")[1].split("\n## ")[0].splitlines()
     named = [name for row in rows if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert named
-    assert set(named) <= set(options)
+    assert sorted(named) == sorted(set(options) - {"name"})
     commands = re.findall(r"^e3bm .*--preset (\S+)", text, re.MULTILINE)
     assert {find_preset(name).train.method.name for name in commands} == {page.stem}
 

@@ -110,7 +110,10 @@ class MethodSettings(Settings):
     @property
     def tied_to_features(self) -> str | None:
         """Why what is trained fits one backbone's features only; None where it means the same on any backbone."""
-        return None if self.any_features else f"{self.title} trains weights that belong to the features of one backbone"
+        if self.any_features:
+            return None
+        advice = "set backbone.pretrained to one fold, or tasks to all"
+        return f"{self.title} trains weights that belong to the features of one backbone; {advice}"
 
     def learning_rates(self) -> dict[str, float]:
         """Learning rates of the kinds of parameters that only this method has."""

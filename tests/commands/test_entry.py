@@ -96,6 +96,10 @@ def test_names_cannot_steer_a_terminal(monkeypatch, capsys):
             "as birds.e3bm). For example: e3bm fit photos/ --out birds.e3bm",
         ),
         ("demo --size huge", "--size cannot be 'huge'; choose one of 'tiny', 'small', 'full'."),
+        (
+            "train --run r --method.name egnn --method.test-epochs 5",
+            "--method.test-epochs cannot be '5'; it can only be 'None' here, so leave it out.",
+        ),
         ("demo --siz tiny", "e3bm demo has no option --siz. Did you mean --size {tiny,small,full}?"),
         (
             "demo --nothing-like-it 3",

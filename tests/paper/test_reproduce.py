@@ -98,6 +98,26 @@ def test_kept_rows_name_networks_that_are_fewer_and_trainings_that_serve_all_sho
     assert "shots" not in distances["CAN"]
 
 
+@pytest.mark.parametrize("shots", [1, 5])
+def test_every_system_of_the_first_table_has_a_kept_run_on_fc100(shots):
+    rows = reproduce(Request("T1", "fc100", shot=shots, results=RESULTS))
+    others = [
+        "MatchNets",
+        "ProtoNets",
+        "MAML++",
+        "TADAM",
+        "MetaOptNet",
+        "CAN",
+        "CAN+T",
+        "CTM",
+        "LEO",
+        "EGNN",
+        "Robust20-dist",
+    ]
+    assert {row.method for row in rows} >= {*others, "MAML", "MAML+E3BM", "MTL", "MTL+E3BM", "SIB", "SIB+E3BM"}
+    assert [row.method for row in rows if row.ours is None] == []
+
+
 def test_a_dash_has_its_reason_and_the_preset_that_would_fill_it(first):
     tadam = find(first, "TADAM")
     assert (tadam.ours, tadam.preset) == (None, "small-tadam-fc100-1shot")

@@ -141,6 +141,13 @@ def test_what_a_method_does_otherwise_by_choice_is_told():
     assert told_apart([train, other], ["SIB", "MTL"]) == ["", ""]
 
 
+def test_what_is_not_set_needs_no_word():
+    train = find_preset("small-map_rounds-fc100-1shot-plain").train
+    rows = [train, train.but(method__learned_balance=True), train.but(method__learned_balance=True, query_shares=2)]
+    words = ["no learned balance", "learned balance", "learned balance, query shares 2"]
+    assert told_apart(rows, ["MAP"] * 3) == words
+
+
 def test_a_row_is_named_exactly_or_by_a_beginning_that_no_other_has(runs):
     def partner(against):
         (row,) = [each for each in compare(runs, Question("fc100", 1, against=against)) if each.paired_with is None]

@@ -1,5 +1,7 @@
 """From settings to a model: every option of the hyperprior reaches the part that it is about."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from e3bm.core.hyperprior import FcGenerator, LstmGenerator
 from e3bm.errors import SettingsError
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.settings import BackboneSettings
 from e3bm.runs.tasks import open_data
 from small_runs import settings
 
@@ -104,3 +107,18 @@ def test_a_network_computes_in_half_precision_only_where_it_is_asked_to(small_da
     wanted = settings(small_data, "mtl-scaled", machine__precision=precision)
     learner = build_learner(wanted, build_backbone(wanted.backbone, *open_data(wanted.data).input_shape))
     assert learner.method.encoder.autocast is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"whitened": False}, r"but this run asks for resnet12 x0\.5: .* use --backbone\.whitened"),
+        ({"width": 1.0}, r"but this run asks for resnet12 x1 whitened: .* use --backbone\.width 0\.5"),
+        ({"name": "conv4"}, r"but this run asks for conv4 x0\.5 whitened: .* use --backbone\.name resnet12"),
+    ],
+)
+def test_a_kept_backbone_that_does_not_fit_is_explained_by_the_setting_that_differs(changes, advice):
+    kept = Path(__file__).parents[2] / "results" / "fc100" / "resnet12-half-whitened-s0"
+    wanted = {"name": "resnet12", "width": 0.5, "whitened": True, "pretrained": kept} | changes
+    with pytest.raises(SettingsError, match=rf"is resnet12 x0\.5 whitened, {advice}"):
+        build_backbone(BackboneSettings(**wanted), 3, 32)

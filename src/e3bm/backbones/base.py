@@ -44,8 +44,8 @@ class Backbone(nn.Module, ABC):
         pooling there gives the same maps either way.
         """
         raise SettingsError(
-            f"{type(self).__name__} gives features without positions, and this method needs feature maps; choose one "
-            "of the backbones conv4, resnet12, resnet18, resnet25 or wrn28_10, not whitened."
+            "This backbone gives features without positions, and this method needs feature maps; choose one of the "
+            "backbones conv4, resnet12, resnet18, resnet25 or wrn28_10, not whitened."
         )
 
     def stages(self) -> list[nn.Module]:

@@ -29,6 +29,10 @@ REWORDED = (
     (r"Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\].*", r"\1 takes a whole number, found \2."),
     (r"Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\].*", r"\1 takes a number, found \2."),
     (
+        r"[Ii]nvalid choice (.*) for argument '(.*)'\. Expected one of \(([^,]*),?\)",
+        r"\2 cannot be \1; it can only be \3 here, so leave it out.",
+    ),
+    (
         r"[Ii]nvalid choice (.*) for argument '(.*)'\. Expected one of \((.*?),?\)",
         r"\2 cannot be \1; choose one of \3.",
     ),

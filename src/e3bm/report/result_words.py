@@ -127,7 +127,9 @@ def _setting_words(path: str, value: Any) -> str:
     if path == "backbone.pretrained":
         return "from scratch" if value is None else "pre-trained"
     word = path.rsplit(".", maxsplit=1)[-1].replace("_", " ")
-    return ("" if value else "not ") + word if isinstance(value, bool) else f"{word} {value}"
+    if value is None:
+        return ""  # what is not set needs no word beside what is
+    return ("" if value else "no ") + word if isinstance(value, bool) else f"{word} {value}"
 
 
 def _differences(settings: Sequence[dict[str, _Setting]]) -> list[str]:

@@ -30,8 +30,9 @@ from e3bm.methods import METHODS, DirectMethod, Encoder, InnerLoopMethod, Parts,
 from e3bm.methods.base import ChangesLastStages
 from e3bm.runs.folder.checkpoint import Which, misfit
 from e3bm.runs.folder.relatives import backbone_weights, has_weights
-from e3bm.runs.folder.run import finite, read_run
+from e3bm.runs.folder.run import finite
 from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.kept.store import open_run
 from e3bm.runs.settings import BackboneSettings, HyperpriorSettings, PretrainSettings, TrainSettings
 from e3bm.settings import InnerLoopSettings
 
@@ -73,7 +74,7 @@ def load_backbone(backbone: Backbone, source: Path, which: Which | None = None) 
 def _what_differs(wanted: BackboneSettings, channels: int, source: Path) -> str:
     """Which setting of a pre-training is another one than here, in a sentence; empty where that cannot be told."""
     try:
-        run = read_run(source)
+        run = open_run(source)
     except E3BMError:
         return ""
     if not isinstance(run.settings, PretrainSettings):

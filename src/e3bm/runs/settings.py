@@ -395,6 +395,15 @@ class TestSettings(Settings):
     threads: int | None = Field(default=None, ge=1)
     """Threads per process; unset: as in training."""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.calibrate and self.split == "val" and self.dataset is None:
+            raise ValueError(
+                "the factor of calibrate is fitted on the validation classes, so they cannot show what it does; set "
+                "split to test or calibrate to 0"
+            )
+        return self
+
     @property
     def count(self) -> int:
         """How many episodes there are."""

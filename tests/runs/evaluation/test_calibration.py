@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from e3bm.errors import SettingsError
 from e3bm.progress import Silent
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.engine import Engine
@@ -14,6 +15,7 @@ from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.tasks import episode_sampler, open_data
 from e3bm.runs.training.train import build_tasks, run_train
+from e3bm.settings import read_settings
 from small_runs import settings
 
 
@@ -67,6 +69,12 @@ def test_results_have_both_and_answers_stay(small_data, tmp_path, monkeypatch):
     # The same by hand: the factor of these validation tasks, on the scores of the test.
     again = run_test(runs[:1], TestSettings(episodes=30, calibrate=20))[0]
     assert again.metrics["score_factor"] == both[0]["score_factor"]
+
+
+def test_classes_that_fit_the_factor_do_not_judge_it():
+    with pytest.raises(SettingsError, match="they cannot show what it does; set split to test or calibrate to 0"):
+        read_settings(TestSettings, {"calibrate": 20, "split": "val"})
+    assert read_settings(TestSettings, {"calibrate": 20, "split": "val", "dataset": "omniglot"}).calibrate == 20
 
 
 def test_a_factor_of_one_changes_nothing_and_the_batch_size_does_not_matter(small_data):

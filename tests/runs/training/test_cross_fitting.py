@@ -39,6 +39,13 @@ def wanted(folder, backbone, method="mtl+e3bm", **changes):
     return settings(folder, method, **({"tasks": "cross-fitted", "backbone__pretrained": backbone} | free | changes))
 
 
+@pytest.mark.parametrize("folds", [-1, 1, 99])
+def test_folds_that_classes_cannot_have_are_refused_before_anything_is_trained(small_data, tmp_path, folds):
+    with pytest.raises(SettingsError, match=rf"can be divided into 2 to \d+ parts, found {folds}\."):
+        run_pretrain(pretrain_settings(small_data), tmp_path / "run", folds=folds)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_fold_never_sees_the_classes_it_leaves_out(small_data, folded, tmp_path, monkeypatch):
     seen = []
 
@@ -132,7 +139,9 @@ def test_it_is_trained_on_folds_and_used_on_the_backbone_of_all_classes(small_da
 
 def test_a_network_that_is_trained_on_begins_with_one_fold(small_data, folded, tmp_path):
     method = {"backbone__adapt": "full", "backbone__batchnorm": "batch", "method__start": "zero"}
-    with pytest.raises(SettingsError, match=r"set backbone.pretrained to one of them, such as .*1-of-2"):
+    with pytest.raises(
+        SettingsError, match=r"set backbone.pretrained to one of them, such as .*1-of-2, or tasks to all"
+    ):
         run_train(wanted(small_data, folded, "maml", **method), tmp_path / "refused")
     one = wanted(small_data, folded / "folds" / "1-of-2", "maml", **method)
     data = open_data(one.data)

@@ -39,7 +39,7 @@ def run(words: Sequence[str]) -> int:
     if options.folds and options.settings.left_out is not None:
         raise SettingsError("A backbone that leaves classes out cannot have folds; set either --folds or --left-out.")
     progress = progress_here()
-    folder = run_pretrain(options.settings, options.run, progress, tensorboard=options.tensorboard)
+    folder = run_pretrain(options.settings, options.run, progress, tensorboard=options.tensorboard, folds=options.folds)
     if options.folds:
         run_folds(options.settings, options.run, options.folds, progress, tensorboard=options.tensorboard)
     show_best(

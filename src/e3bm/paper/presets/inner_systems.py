@@ -70,7 +70,7 @@ def leo(known: Mapping[str, Preset]) -> Iterator[Preset]:
             optimiser={"kind": "adam", "steps": 100_000, "tasks": 12, "theta": found["theta"], **_PSI}
             | {"clip_elements": 0.1, "clip_each": 0.1, "clip": None},
         )
-        about = f"LEO (plain) on wrn28_10, {data}, {shots}-shot, by the recipe of its authors' code"
+        about = f"LEO (plain) on wrn28_10_sib, {data}, {shots}-shot, by the recipe of its authors' code"
         yield Preset(f"paper-leo-wrn28_10-{data}-{shots}shot-plain", about, train, like.pretrain, like.test)
     for shots, orthogonality in SMALL_LEO_ORTHOGONALITY.items():
         method = read_settings(LeoSettings, SMALL_LEO | {"orthogonality": orthogonality})

@@ -59,7 +59,7 @@ def find_folds(settings: TrainSettings, data: OpenData) -> list[Fold]:
     if settings.backbone.adapt != "frozen":
         raise SettingsError(
             "A backbone that is trained further begins with one network, so its tasks can be new to one fold only; "
-            f"set backbone.pretrained to one of them, such as {next(iter(found))}, or backbone.adapt to frozen."
+            f"set backbone.pretrained to one of them, such as {next(iter(found))}, or tasks to all."
         )
     divided = class_folds(data.images, counts.pop())
     return [Fold(path, divided[part - 1]) for path, (part, _) in found.items()]

@@ -167,14 +167,24 @@ Validation = Callable[[Backbone], tuple[float, float]]
 
 
 def run_pretrain(
-    settings: PretrainSettings, folder: Path, progress: Progress | None = None, *, tensorboard: bool = False
+    settings: PretrainSettings,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    tensorboard: bool = False,
+    folds: int = 0,
 ) -> RunFolder:
-    """Train a backbone on the meta-training classes; resumes when the folder holds the same run unfinished."""
+    """Train a backbone on the meta-training classes; resumes when the folder holds the same run unfinished.
+
+    ``folds`` that shall follow by `run_folds` are refused now, not after hours, where the classes cannot be so divided.
+    """
     progress = progress or Silent()
     check_selection(settings.validation.split)
     engine = Engine.start(settings.machine)
     data = open_data(on_local_disk(settings.data, engine))
     check_splits(data.images.splits)
+    if folds:
+        class_folds(data.images, folds)
     if settings.left_out is not None:
         part, count = settings.left_out
         without = class_folds(data.images, count)[part - 1]
