@@ -61,6 +61,20 @@ def test_pretrain_then_train_on_it(small_data, tmp_path, capsys):
     assert train(tmp_path / "run", on_it) == 0
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--left-out", "1", "2"], "set either --folds or --left-out"),
+        (["--teacher", "runs/teacher"], "train the folds one by one"),
+    ],
+)
+def test_folds_that_cannot_follow_are_refused_first(small_data, tmp_path, capsys, more, reason):
+    run = tmp_path / "run"
+    assert main(["pretrain", "--run", str(run), *words(pretrain_flags(small_data)), "--folds", "2", *more]) == 2
+    assert reason in one_sentence(capsys)
+    assert not run.exists()
+
+
 def test_a_preset_that_begins_pre_trained_is_not_trained_from_scratch(tmp_path, capsys):
     name = "small-maml-pretrained-fc100-1shot-plain"
     assert main(["train", "--preset", name, "--run", str(tmp_path / "run")]) == 2

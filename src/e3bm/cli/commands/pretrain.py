@@ -38,6 +38,11 @@ def run(words: Sequence[str]) -> int:
 
     if options.folds and options.settings.left_out is not None:
         raise SettingsError("A backbone that leaves classes out cannot have folds; set either --folds or --left-out.")
+    if options.folds and options.settings.teacher is not None:
+        raise SettingsError(
+            "Each fold needs a teacher that has not seen the left-out classes either; train the folds one by one, with "
+            "--left-out I K and --teacher RUN."
+        )
     progress = progress_here()
     folder = run_pretrain(options.settings, options.run, progress, tensorboard=options.tensorboard, folds=options.folds)
     if options.folds:
