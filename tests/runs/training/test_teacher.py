@@ -68,9 +68,7 @@ def test_the_student_learns_what_the_teacher_says(small_data, taught_by, tmp_pat
     """More than one who is told the same with hardly any weight."""
     engine, cosines = Engine.start(MachineSettings()), {}
     for weight in (1e-6, 5.0):
-        wanted = pretrain_settings(
-            small_data, epochs=8, data__augment=False, teacher=taught_by, teacher_weight=weight
-        )
+        wanted = pretrain_settings(small_data, epochs=8, data__augment=False, teacher=taught_by, teacher_weight=weight)
         run = run_pretrain(wanted, tmp_path / f"student-{weight}")
         data = open_data(wanted.data)
         teacher = Teacher.of(wanted, data)
