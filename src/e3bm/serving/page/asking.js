@@ -80,6 +80,7 @@ async function classify(given) {
   problems.push(...found.filter(Boolean));
   const files = photos.filter((file, place) => !found[place]);
   const made = [], before = byId("answers").firstElementChild;
+  if (files.length) bringIntoView();
   await inPortions(files.map((file) => ({ file, alone: files.length === 1 })), problems, (one) => {
     answers.splice(made.length, 0, one);
     made.push(one);
@@ -154,6 +155,12 @@ async function teach(answer, name) {
   showAnswer(answer, teach);
   showNext();
   if (!answer.problem) await askAgain();
+}
+
+// Answers appear below this: whoever dropped photos further up should see them come.
+function bringIntoView() {
+  const { top, bottom } = byId("ask-card").getBoundingClientRect();
+  if (top < 0 || bottom > 0.8 * innerHeight) byId("ask").scrollIntoView({ block: "start" });
 }
 
 function isFormer(one) {
