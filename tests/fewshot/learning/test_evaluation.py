@@ -133,9 +133,10 @@ def test_photos_of_the_fit_are_pointed_out(model):
 
 
 def test_only_strangers_is_a_sentence(model):
-    with pytest.raises(DataError, match="No photo belongs to a class that the model knows"):
+    with pytest.raises(DataError, match="No photo belongs to a class that the model knows") as told:
         model.evaluate({"sand": pictures("sand", 2)})
-    with pytest.raises(DataError, match="Labels must be written as in the model"):
+    assert f"({', '.join(model.classes)}); found sand. " in str(told.value)
+    with pytest.raises(DataError, match="Write the labels as in the model"):
         model.evaluate({"sand": [b"no photo"]})  # said before any photo is read
     with pytest.raises(DataError, match="No photo was given"):
         model.evaluate([], [])

@@ -220,7 +220,7 @@ function showNext() {
 function saveCsv() {
   const classes = [...new Set(answers.flatMap(({ prediction }) => Object.keys(prediction.probabilities)))].sort();
   const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const head = ["path", "label", "probability", "unknown", "unknown_score", "disagreement", "corrected", ...classes.map((name) => `p(${name})`)];
+  const head = ["path", "label", "confidence", "unknown", "unknown_score", "disagreement", "corrected", ...classes.map((name) => `p(${name})`)];
   const rows = answers.map(({ file, prediction, taught }) => [
     pathOf(file), prediction.label, prediction.probabilities[prediction.label].toFixed(6), prediction.unknown ? "yes" : "no",
     prediction.unknown_score.toFixed(6), prediction.disagreement.toFixed(6), taught ?? "", ...classes.map((name) => prediction.probabilities[name]?.toFixed(6) ?? ""),
