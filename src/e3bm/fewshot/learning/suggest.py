@@ -47,7 +47,8 @@ def suggest(
     worth = np.where(found.unknown, 1.0, _unsureness(found.probabilities))
     placed = fitted.head.ensemble.space(rows)
     placed = placed / np.maximum(np.linalg.norm(placed, axis=1, keepdims=True), 1e-12)
-    newness, left, chosen = np.ones(len(rows)), np.ones(len(rows), dtype=bool), []
+    newness, left = np.ones(len(rows)), np.ones(len(rows), dtype=bool)
+    chosen: list[Suggestion] = []
     for _ in range(min(count, len(rows))):
         gains = np.where(left, worth * newness, -1.0)
         best = int(gains.argmax())
