@@ -221,7 +221,9 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
     for name in ("none.csv", "none.zip"):
         assert f"There is no file {tmp_path / name}; expected" in fit(tmp_path / name)
     told = fit(photos / "sky")
-    assert "lie in one folder; put the photos of each class into a subfolder" in told
+    assert (
+        "lie in one folder; at least two classes are needed, with the photos of each in a subfolder of its own" in told
+    )
     broken = tmp_path / "broken"
     shutil.copytree(photos, broken)
     shutil.copy(asked / "bad.png", broken / "sky" / "bad.png")

@@ -41,7 +41,7 @@ def test_records_tables_and_remarks_come_from_the_columns():
     assert json.loads(json.dumps(first.as_json()))["prediction_set"] == ["b", "c"]
     header, *rows = csv_table(("a", "b", "c"), [first, second])
     assert header == [
-        "label", "probability", "unknown", "unknown_score", "disagreement", "prediction_set", "p(a)", "p(b)", "p(c)",
+        "label", "confidence", "unknown", "unknown_score", "disagreement", "prediction_set", "p(a)", "p(b)", "p(c)",
     ]  # fmt: skip
     assert rows[0] == ["b", "0.500000", "yes", "0.968750", "0.250000", "b; c", "0.125000", "0.500000", "0.375000"]
     assert (remarks(first), remarks(second)) == ("looks like none of the classes; or c", "")

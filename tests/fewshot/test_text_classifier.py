@@ -155,7 +155,7 @@ def test_what_cannot_be_read_is_a_sentence(texts, words):
         ({"food": ["soup"], "sport": ["soup"]}, "The same sentence is in class 'food'"),
         (
             {"food": ["soup"], "sport": ["x", " "]},
-            "sport #2 cannot be used: it is empty. Remove or replace it, or continue without: skip_unreadable=True.",
+            "sport #2 cannot be used: it is empty. Remove or replace it, or continue without it (skip_unreadable=True)",
         ),
         ({"food": ["soup"], "sport": [None]}, "sport #1 cannot be used: it is of type NoneType, expected a string."),
         (["soup"], "A list of sentences needs a label for each: fit(sentences, labels)."),

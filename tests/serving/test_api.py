@@ -58,6 +58,10 @@ def test_sets_and_the_threshold_of_unknown_photos_can_be_asked_for(visitor, glyp
     assert found["unknown"] == (found["unknown_score"] > 0.5)
     for words in ({"coverage": "2"}, {"recall": "much"}, {"recall": "0.1"}, {"coverage": "0.9", "together": "true"}):
         assert visitor.photos("/predict", photo, **words).status_code == 422
+    assert visitor.photos("/predict", photo, note="x").json()["error"] == (
+        "There is no field 'note' here; this form takes files in the field 'photos', and the fields 'together', "
+        "'coverage', 'recall', 'pictures'."
+    )
 
 
 def test_photos_are_used_together_only_when_asked(visitor, glyph_png, quick) -> None:
@@ -160,7 +164,7 @@ def test_empty_classes_wait_until_they_have_photos(visitor) -> None:
         (lambda visitor: visitor.post("/classes", content=b'{"\\ud800": 1}'), 422, ""),
         (lambda visitor: visitor.post("/predict"), 409, "fit it first"),
         (lambda visitor: visitor.get("/nothing/../../etc/passwd"), 404, "nothing at this address"),
-        (lambda visitor: visitor.put("/health"), 405, "method"),
+        (lambda visitor: visitor.put("/health"), 405, "does not take PUT; /openapi.json lists what it takes"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(visitor, ask: Callable, status: int, words: str) -> None:

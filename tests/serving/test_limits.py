@@ -80,7 +80,7 @@ def test_forms_that_cannot_be_read_are_refused(visitor, glyph_png) -> None:
     assert sent(whole, "image/png") == (415, "Send files as multipart/form-data in the field 'photos'.")
     assert sent(whole.replace(b"photos", b"others")) == (
         422,
-        "There is no file in the field 'photos'; send one or more.",
+        "There is no field 'others' here; this form takes files in the field 'photos'.",
     )
     field = b'--b\r\nContent-Disposition: form-data; name="note"\r\n\r\n%s\r\n'
     assert sent(field % b"short" + whole) == (

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from e3bm.fewshot.few_shot_classifier import FewShotClassifier
+from e3bm.fewshot.read_photos import open_photos
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -286,7 +287,7 @@ def first_to_label(predictions: list[dict]) -> str:
             return f"{place:02}.png looks like none of the classes; the nearest is {pairs[0][0]}."
     answered = [(place, *pairs) for place, pairs in enumerate(surest) if pairs]
     place, (first, most), (second, next_) = min(answered, key=lambda one: one[1][1] - one[2][1])
-    return f"{place:02}.png hesitates between {first} ({100 * most:.1f} %) and {second} ({100 * next_:.1f} %)."
+    return f"{place:02}.png could be {first} ({100 * most:.1f} %) or {second} ({100 * next_:.1f} %)."
 
 
 def test_forty_photos_are_answered_marked_corrected_and_saved(opened, glyph_png, visitor, tmp_path) -> None:
@@ -377,6 +378,55 @@ def test_what_a_folder_brought_is_all_said_where_it_was_dropped(opened, glyph_pn
     expect(page.locator(".class .count")).to_have_text(["4 photos", "1 photo"])
     expect(page.locator("#class-count")).to_have_text("2 classes")
     expect(page.locator("#said")).to_have_text("2 classes from folders.")
+
+
+def test_a_folder_gives_the_classes_that_fit_finds_in_it(opened, glyph_png, tmp_path) -> None:
+    """Folders below a class belong to it, photos beside the class folders to none, and splits are no classes."""
+    page, expect = opened(viewport={"width": 1300, "height": 900}), sync_api.expect
+    mine = tmp_path / "mine"
+    for path, character, number in [
+        ("gee/0.png", "g", 0), ("gee/more/1.png", "g", 1), ("gee/more/deep/2.png", "g", 2), ("zhe/0.png", "Ж", 0),
+        ("loose.png", "&", 0),
+    ]:  # fmt: skip
+        (mine / path).parent.mkdir(parents=True, exist_ok=True)
+        (mine / path).write_bytes(glyph_png(character, number))
+    (mine / "gee" / "notes.txt").write_text("no photo")
+    with open_photos(mine, None) as found:
+        counts = {name: len(some) for name, some in found.by_class.items()}
+    assert counts == {"gee": 3, "zhe": 1}
+    drop_paths(page, page.locator("#folder-drop"), mine)
+    expect(page.locator(".class h3")).to_have_text(list(counts))
+    expect(page.locator(".class .count")).to_have_text(["3 photos", "1 photo"])
+    expect(page.locator("#class-error")).to_contain_text("Not used (not in a class folder): mine/loose.png.")
+
+    # Class folders that are dropped one by one are classes, too.
+    drop_paths(page, page.locator("#folder-drop"), mine / "zhe", mine / "gee" / "more" / "deep")
+    expect(page.locator(".class h3")).to_have_text([*counts, "deep"])
+    expect(page.locator(".class .count")).to_have_text(["3 photos", "2 photos", "1 photo"])
+
+    for name in ("train", "test"):
+        (tmp_path / "split" / name / "gee").mkdir(parents=True)
+        (tmp_path / "split" / name / "gee" / "0.png").write_bytes(glyph_png("g", 0))
+    drop_paths(page, page.locator("#folder-drop"), tmp_path / "split")
+    expect(page.locator("#class-error")).to_contain_text("which are splits of a data set, not classes")
+    expect(page.locator(".class")).to_have_count(3)
+
+
+def test_answers_come_into_view_and_corrections_leave_the_page_where_it_is(opened, glyph_png, tmp_path) -> None:
+    page, expect = opened(viewport={"width": 1280, "height": 500}), sync_api.expect
+    drop_paths(page, page.locator("#folder-drop"), folder_of_classes(tmp_path / "mine", glyph_png, "g&"))
+    expect(page.locator(".class .count")).to_have_text(["3 photos"] * 2)
+    fit(page)
+    page.evaluate("scrollTo(0, 0)")
+    asked = [*photos(glyph_png, "g", 8, 9, 10), *photos(glyph_png, "&", 8, 9, 10)]
+    page.get_by_label("Choose photos to classify", exact=True).set_input_files(asked)
+    expect(page.locator("#answers > li")).to_have_count(6)
+    expect(page.locator("#answers-count")).to_be_in_viewport()
+    last = page.locator("#answers > li").last
+    last.get_by_role("button", name="Correct – add it").click()
+    expect(last.locator(".taught")).to_contain_text("You said")
+    expect(page.locator("#said")).to_have_text("The answers are those of the last fit.")
+    expect(last).to_be_in_viewport()
 
 
 def test_many_notes_are_shown_short_closed_and_gone_with_the_next_drop(opened, glyph_png, tmp_path) -> None:

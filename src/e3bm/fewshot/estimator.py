@@ -86,7 +86,7 @@ class E3BMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type:
             raise ValueError("Every row has weight 0; at least two classes need rows that count.")
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]!r}.")
+            raise ValueError(f"E3BMClassifier needs at least 2 classes, found 1 class: {self.classes_[0]}.")
         options = FitOptions(unit_length=self.unit_length, recall=self.recall, calibrated=self.calibrate)
         if self.kind is not None and self.kind not in (known := kinds_with_trust()):
             raise ValueError(f"There is no kind {self.kind!r} of features; there are {', '.join(map(repr, known))}.")

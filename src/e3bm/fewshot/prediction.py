@@ -71,7 +71,7 @@ class Prediction:
             "The most probable class, always one of the model's.",
             lambda found: found.labels,
             value=lambda classes, number: classes[int(number)],
-            cells=lambda found: {"label": found.label, "probability": f"{found.confidence:.6f}"},
+            cells=lambda found: {"label": found.label, "confidence": f"{found.confidence:.6f}"},
         )
     )
     probabilities: dict[str, float] = field(
@@ -186,7 +186,7 @@ class Predictions(list[Prediction]):
             for name, one in zip(self.names or map(str, range(len(self))), self[:MOST_ROWS], strict=False)
         )
         more = f"<p>{len(self) - MOST_ROWS} more</p>" if len(self) > MOST_ROWS else ""
-        head = "<tr><th></th><th>label</th><th>probability</th><th>remarks</th></tr>"
+        head = "<tr><th></th><th>label</th><th>confidence</th><th>remarks</th></tr>"
         return f"<table><thead>{head}</thead><tbody>{shown}</tbody></table>{more}"
 
 
@@ -203,7 +203,7 @@ def remarks(found: Prediction) -> str:
 
 
 def _frame_cells(found: Prediction) -> dict[str, Any]:
-    cells: dict[str, Any] = {"label": found.label, "probability": found.confidence}
+    cells: dict[str, Any] = {"label": found.label, "confidence": found.confidence}
     for name, one in sorted(COLUMNS.items(), key=lambda item: item[1].by_class):
         value = getattr(found, name)
         if one.by_class and isinstance(value, dict):

@@ -206,16 +206,16 @@ def refuse_unreadable(
 ) -> None:
     """One error for all photos that cannot be read, unless they are to be skipped: a line each, if there are several.
 
-    Then come the ``unused`` files of their folder: whoever repairs the one may want to repair the other.
+    Before them come the ``unused`` files of their folder: whoever repairs the one may want to repair the other.
     """
     if failures and not skip:
-        which = "it" if len(failures) == 1 else f"these {len(failures)} {noun}s"
+        which, them = ("it", "it") if len(failures) == 1 else (f"these {len(failures)} {noun}s", "them")
         more = [f"And {len(failures) - MOST_NAMED} more cannot be used."] if len(failures) > MOST_NAMED else []
-        lines = [*failures[:MOST_NAMED], *more, *unused_sentences(unused)]
+        lines = [*unused_sentences(unused), *failures[:MOST_NAMED], *more]
         skipping = "skip_unreadable=True"
         if noun == "photo":
-            skipping = f"--skip-unreadable ({skipping} in Python)"
-        advice = f"Remove or replace {which}, or continue without: {skipping}."
+            skipping = f"--skip-unreadable; {skipping} in Python"
+        advice = f"Remove or replace {which}, or continue without {them} ({skipping})."
         raise DataError(("\n" if len(lines) > 1 else " ").join([*lines, advice]))
 
 

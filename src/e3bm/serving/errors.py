@@ -15,7 +15,10 @@ from e3bm.serving.exchange import RequestError
 
 LOG = logging.getLogger("e3bm.serving")
 DEFECT = "This is a defect of e3bm; the server's log says where."
-SENTENCES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
+SENTENCES = {
+    404: "There is nothing at this address.",
+    405: "This address does not take {method}; /openapi.json lists what it takes.",
+}
 
 CONTENT_SECURITY_POLICY = "; ".join(
     [
@@ -53,6 +56,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         sentence = error.detail if isinstance(error, RequestError) else SENTENCES.get(error.status_code, "")
+        sentence = sentence.replace("{method}", request.method)
         return error_response(error.status_code, sentence or _as_sentence(error.detail), error.headers)
 
     async def wrong_input(request: Request, error: Exception) -> JSONResponse:

@@ -167,9 +167,13 @@ def test_other_things_are_refused(tmp_path):
     refused(tmp_path / "empty", "holds no files; expected a subfolder")
     (tmp_path / "texts" / "a").mkdir(parents=True)
     (tmp_path / "texts" / "a" / "x.mov").touch()
-    refused(tmp_path / "texts", r"holds 1 files, none of them an image \(the first, a/x.mov: unknown format .mov\)")
+    refused(tmp_path / "texts", r"holds one file and no photo \(a/x.mov: unknown format .mov\); expected")
+    (tmp_path / "texts" / "b").touch()
+    refused(tmp_path / "texts", r"holds 2 files and no photo \(the first, a/x.mov: unknown format .mov\); expected")
     one = write_folder(tmp_path / "one", 2, ("sky",))
-    refused(one, r"lie in one folder \('sky'\); put the photos of each class into a subfolder of its own, two or more")
+    refused(
+        one, r"lie in one folder \('sky'\); at least two classes are needed, with the photos of each in a subfolder"
+    )
     with photos_by_class(one, one_class=True) as found:
         assert {name: len(photos) for name, photos in found.by_class.items()} == {"sky": 2}
     refused(one / "sky" / "0.png", "is a single file")

@@ -89,7 +89,7 @@ def test_the_calibration_error_is_compared_with_what_chance_gives(found):
         assert expected.most == pytest.approx(np.quantile(errors, 0.95), rel=0.15)
     assert error_if_calibrated(np.ones(5)).mean == 0
     chance = found.ece_if_calibrated
-    said = f"by chance a perfectly calibrated model would show {100 * chance.mean:.1f} % on average on as many photos"
+    said = f"a perfectly calibrated model would by chance show {100 * chance.mean:.1f} % on average, and at most"
     assert said in found.to_html()
     assert said in str(found)
     assert found.as_json()["ece_if_calibrated"] == {"mean": chance.mean, "most": chance.most}
@@ -133,9 +133,10 @@ def test_photos_of_the_fit_are_pointed_out(model):
 
 
 def test_only_strangers_is_a_sentence(model):
-    with pytest.raises(DataError, match="No photo belongs to a class that the model knows"):
+    with pytest.raises(DataError, match="No photo belongs to a class that the model knows") as told:
         model.evaluate({"sand": pictures("sand", 2)})
-    with pytest.raises(DataError, match="Labels must be written as in the model"):
+    assert f"({', '.join(model.classes)}); found sand. " in str(told.value)
+    with pytest.raises(DataError, match="Write the labels as in the model"):
         model.evaluate({"sand": [b"no photo"]})  # said before any photo is read
     with pytest.raises(DataError, match="No photo was given"):
         model.evaluate([], [])

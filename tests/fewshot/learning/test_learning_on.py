@@ -62,6 +62,14 @@ def test_suggestions_prefer_the_strange_and_are_not_alike(model):
     assert len(model.suggest(photos, count=100)) == len(photos)
 
 
+def test_reasons_name_no_kind_of_example_and_nothing_that_came_before_the_first(model):
+    found = model.suggest([picture(name, 3) for name in CLASSES], count=len(CLASSES))
+    sure = [one.reason for one in found if one.reason.startswith("it is probably")]
+    assert sure[1:]
+    assert found[0].reason.endswith("no other is less certain")
+    assert all(reason.endswith("; it is unlike those suggested before it") for reason in sure[1:])
+
+
 def test_suggested_labels_help_more_than_random_ones():
     """Half of the classes have photos of one kind only; over several draws, asking beats not asking."""
     random = np.random.default_rng(0)

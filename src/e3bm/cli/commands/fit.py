@@ -28,7 +28,7 @@ class Options:
     """The model file to write, such as birds.e3bm."""
     backbone: str | None = None
     """lite0 (the default; extra 'pretrained'), lite2 (extra 'lite2'), lite0+lite2, lite0-int8, lite2-int8 (8-bit
-    integers, half the time), a run folder, or transformers:NAME."""
+    integers, half the time), a run folder, transformers:NAME or timm:NAME."""
     pipeline: str | None = None
     """Preprocessing of photos, such as 'resize 256, centre_crop 224, normalise imagenet'; unset: the backbone's own."""
     views: Literal[1, 2] = 1
@@ -42,8 +42,8 @@ class Options:
     drop_support: bool = False
     """Keep nothing that belongs to a single photo: the file is smaller, and its classes cannot be changed later."""
     small_pictures: bool = False
-    """Put a small picture of every photo (192 pixels at most) into the file, for the page of `e3bm serve`; whoever has
-    the file can see them."""
+    """Put a small picture of every photo (192 pixels at most) into the file, for the page of `e3bm serve`; anyone who
+    has the file can see them."""
     force: bool = False
     """Replace an existing model file."""
     json: bool = False

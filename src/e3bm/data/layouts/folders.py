@@ -154,11 +154,12 @@ def _shared_place(tree: FileTree, images: list[str], one_class: bool, loose_imag
         if only and one_class:
             return only[:-1]
         which = f" ('{'/'.join(only)}')" if only else ""
-        number = "even if there is only one" if one_class else "two or more"
-        raise DataError(
-            f"All {len(images)} images of {tree.where} lie in one folder{which}; "
-            f"put the photos of each class into a subfolder of its own, {number}."
+        advice = (
+            "put the photos of each class into a subfolder of its own, even if there is only one class"
+            if one_class
+            else "at least two classes are needed, with the photos of each in a subfolder of its own"
         )
+        raise DataError(f"All {len(images)} images of {tree.where} lie in one folder{which}; {advice}.")
     first, last = min(folders), max(folders)
     shared = 0
     while shared < min(len(first), len(last)) and first[shared] == last[shared]:

@@ -239,9 +239,11 @@ def _listed(tree: FileTree, one_class: bool) -> dict[str, list[StoredPhoto]]:
     if tree.kind == "file":
         raise DataError(f"{tree.where} is a single file; {ADVICE}.")
     if not any(map(is_image_name, tree.names)):
-        found = f"{len(tree.names)} files, none of them an image" if tree.names else "no files"
-        why = f" (the first, {tree.names[0]}: {why_not_an_image(tree.names[0])})" if tree.names else ""
-        raise DataError(f"{tree.where} holds {found}{why}; {ADVICE}.")
+        if not tree.names:
+            raise DataError(f"{tree.where} holds no files; {ADVICE}.")
+        found = f"{len(tree.names)} files and no photo" if len(tree.names) > 1 else "one file and no photo"
+        first = f"{tree.names[0]}: {why_not_an_image(tree.names[0])}"
+        raise DataError(f"{tree.where} holds {found} ({'the first, ' * (len(tree.names) > 1)}{first}); {ADVICE}.")
     from e3bm.data.layouts.base import KnownClasses, split_word
     from e3bm.data.layouts.folders import ClassFolders
     from e3bm.data.read.records import FileRecords

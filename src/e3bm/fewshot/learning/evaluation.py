@@ -14,7 +14,7 @@ import numpy as np
 
 from e3bm.array_types import Bool, Float, Int64
 from e3bm.data.read.photos import UnusedFile, unused_sentences
-from e3bm.errors import DataError
+from e3bm.errors import DataError, some_of
 from e3bm.fewshot.fitted_model import FittedModel, Influence
 from e3bm.fewshot.support_set import feature_table
 
@@ -325,6 +325,8 @@ class Evaluation:
 
 
 MOST_INFLUENCES = 3
+MOST_CLASSES = 12
+"""Classes that an error names."""
 
 
 def check_labels(classes: Sequence[str], labels: Sequence[str], noun: str) -> None:
@@ -332,10 +334,10 @@ def check_labels(classes: Sequence[str], labels: Sequence[str], noun: str) -> No
     if not len(labels):
         raise DataError(f"There is nothing to evaluate on; give {noun}s with their labels.")
     if not set(labels) & set(classes):
-        there = ", ".join(sorted(set(labels))[:5])
+        known, there = some_of(classes, MOST_CLASSES), some_of(sorted(set(labels)), MOST_CLASSES)
         raise DataError(
-            f"No {noun} belongs to a class that the model knows ({', '.join(classes[:5])}); found {there}. "
-            "Labels must be written as in the model."
+            f"No {noun} belongs to a class that the model knows ({known}); found {there}. "
+            "Write the labels as in the model."
         )
 
 

@@ -167,8 +167,8 @@ def _by_chance(found: Evaluation) -> str:
     if chance is None:
         return ""
     return (
-        f"; by chance a perfectly calibrated model would show {100 * chance.mean:.1f} % on average on as many "
-        f"{found.noun}s, and at most {100 * chance.most:.1f} % in 95 of 100 cases"
+        f"; on this number of {found.noun}s, a perfectly calibrated model would by chance show "
+        f"{100 * chance.mean:.1f} % on average, and at most {100 * chance.most:.1f} % in 95 of 100 cases"
     )
 
 
@@ -324,8 +324,9 @@ def _thresholds(found: Evaluation) -> str:
         f"many others it would catch: add {noun}s of something else.</p>"
     )
     hint += (
-        "<p>The setting <code>recall</code> of predictions moves the threshold: it says which share of the "
-        f"{noun}s of its classes should be kept. This is what each setting kept{' and caught' if strangers else ''} "
+        f"<p>A {noun} is called unknown if its known score, which says how well it fits the classes, is below the "
+        f"threshold. The setting <code>recall</code> moves the threshold: it is the share of {noun}s of the classes "
+        f"that should be kept. This is what each setting kept{' and caught' if strangers else ''} "
         "here.</p>"
     )
     return f"{hint}<div class='figures'>{figure_html(drawing)}</div>{Table(names, rows).html()}"

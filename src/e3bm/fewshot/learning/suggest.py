@@ -47,7 +47,8 @@ def suggest(
     worth = np.where(found.unknown, 1.0, _unsureness(found.probabilities))
     placed = fitted.head.ensemble.space(rows)
     placed = placed / np.maximum(np.linalg.norm(placed, axis=1, keepdims=True), 1e-12)
-    newness, left, chosen = np.ones(len(rows)), np.ones(len(rows), dtype=bool), []
+    newness, left = np.ones(len(rows)), np.ones(len(rows), dtype=bool)
+    chosen: list[Suggestion] = []
     for _ in range(min(count, len(rows))):
         gains = np.where(left, worth * newness, -1.0)
         best = int(gains.argmax())
@@ -61,7 +62,7 @@ def suggest(
                 likely[0][0],
                 likely[0][1],
                 float(gains[best]),
-                _reason(bool(found.unknown[best]), likely),
+                _reason(bool(found.unknown[best]), likely, first=not chosen),
             )
         )
         # 0 for the same direction, 1 for a right angle or more.
@@ -75,13 +76,14 @@ def _unsureness(probabilities: Float[np.ndarray, "N W"]) -> Float[np.ndarray, " 
     return found
 
 
-def _reason(unknown: bool, likely: Sequence[tuple[str, float]]) -> str:
-    (best, first), (other, second) = likely
+def _reason(unknown: bool, likely: Sequence[tuple[str, float]], *, first: bool) -> str:
+    (best, most), (other, second) = likely
     if unknown:
         return (
             f"it looks like none of the classes ({best} is the nearest): it may be a new class, "
             "or a new view of a known one"
         )
     if second > 0.15:
-        return f"it could be {best} ({100 * first:.0f} %) or {other} ({100 * second:.0f} %)"
-    return f"it is probably {best} ({100 * first:.0f} %), and unlike the photos suggested before it"
+        return f"it could be {best} ({100 * most:.0f} %) or {other} ({100 * second:.0f} %)"
+    why = "no other is less certain" if first else "it is unlike those suggested before it"
+    return f"it is probably {best} ({100 * most:.0f} %); {why}"

@@ -80,12 +80,13 @@ def _form(body: bytes, boundary: bytes, field: str, most: int, known: tuple[str,
     if any(len(part.content) > LARGEST_FIELD for part in others):
         raise RequestError(413, f"A field that is not a file may have at most {LARGEST_FIELD} bytes.")
     uploads = tuple(Upload(_display_name(part.filename or ""), part.content) for part in files if part.name == field)
+    strangers = [part.name for part in parts if part.name not in ((field,) if part.filename is not None else known)]
+    if strangers:
+        more = f", and the field{'s' * (len(known) > 1)} {', '.join(map(repr, known))}" if known else ""
+        taken = f"files in the field '{field}'{more}"
+        raise RequestError(422, f"There is no field '{_display_name(strangers[0])}' here; this form takes {taken}.")
     if not uploads:
         raise RequestError(422, f"There is no file in the field '{field}'; send one or more.")
-    for part in parts:
-        if part.name not in ((field,) if part.filename is not None else known):
-            taken = " and ".join([f"files in the field '{field}'", *(f"the field '{name}'" for name in known)])
-            raise RequestError(422, f"There is no field '{_display_name(part.name)}' here; this form takes {taken}.")
     return Form(uploads, {part.name: part.content.decode("utf-8", "replace") for part in others})
 
 

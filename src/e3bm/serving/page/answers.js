@@ -82,7 +82,7 @@ function mattered(influences, label, open) {
   const known = photoWords();
   const shown = influences.slice(0, MOST_SHOWN).map(({ photo, class_name: name, weight }) => {
     const side = weight >= 0 ? "for" : "against", { words: which, number } = known.get(photo) ?? { words: `a photo of ${name}`, number: "" };
-    const description = `${which} speaks ${side} ${label}`;
+    const description = `${which} counts ${side} ${label}`;
     return element(
       "figure", { class: side, title: description },
       pictureOf(photo, description, number), element("figcaption", {}, ...breakable(which)),

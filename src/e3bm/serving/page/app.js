@@ -64,7 +64,7 @@ prepareFitting(refresh);
 prepareAsking(learn);
 
 const folders = dropPlace({
-  label: "Choose a folder whose sub-folders become classes", words: "Sub-folders become classes: drop a folder, or",
+  label: "Choose a folder whose subfolders become classes", words: "Subfolders become classes: drop a folder, or",
   kind: "folders", folder: true, whole: byId("teach"),
   take: (files) => told(byId("class-error"), async () => {
     if (!now.workspace) await refresh(); // a folder that was quicker than the server's first answer

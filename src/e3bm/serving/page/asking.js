@@ -80,6 +80,7 @@ async function classify(given) {
   problems.push(...found.filter(Boolean));
   const files = photos.filter((file, place) => !found[place]);
   const made = [], before = byId("answers").firstElementChild;
+  if (files.length) bringIntoView();
   await inPortions(files.map((file) => ({ file, alone: files.length === 1 })), problems, (one) => {
     answers.splice(made.length, 0, one);
     made.push(one);
@@ -156,6 +157,12 @@ async function teach(answer, name) {
   if (!answer.problem) await askAgain();
 }
 
+// Answers appear below this: whoever dropped photos further up should see them come.
+function bringIntoView() {
+  const { top, bottom } = byId("ask-card").getBoundingClientRect();
+  if (top < 0 || bottom > 0.8 * innerHeight) byId("ask").scrollIntoView({ block: "start" });
+}
+
 function isFormer(one) {
   return now.workspace.model && one.version !== now.workspace.model.version;
 }
@@ -213,7 +220,7 @@ function showNext() {
 function saveCsv() {
   const classes = [...new Set(answers.flatMap(({ prediction }) => Object.keys(prediction.probabilities)))].sort();
   const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const head = ["path", "label", "probability", "unknown", "unknown_score", "disagreement", "corrected", ...classes.map((name) => `p(${name})`)];
+  const head = ["path", "label", "confidence", "unknown", "unknown_score", "disagreement", "corrected", ...classes.map((name) => `p(${name})`)];
   const rows = answers.map(({ file, prediction, taught }) => [
     pathOf(file), prediction.label, prediction.probabilities[prediction.label].toFixed(6), prediction.unknown ? "yes" : "no",
     prediction.unknown_score.toFixed(6), prediction.disagreement.toFixed(6), taught ?? "", ...classes.map((name) => prediction.probabilities[name]?.toFixed(6) ?? ""),

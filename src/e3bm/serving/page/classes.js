@@ -1,6 +1,6 @@
 // The classes and their photos; cards stay in place when the rest changes, so that the keyboard keeps its place.
 
-import { draggablePhoto, dropPlace, folderOf, pathOf, sortedOut, unreadable } from "./dropping.js";
+import { byClassFolder, draggablePhoto, dropPlace, pathOf, sortedOut, unreadable } from "./dropping.js";
 import { breakable, button, byId, classChoice, confirmed, counted, element, listed, note, say, told, words } from "./elements.js";
 import { enlargePhoto, fileNameOf, pictureOf, remember, thumbnail } from "./pictures.js";
 import { ask, photosForm } from "./server.js";
@@ -8,6 +8,7 @@ import { classNamed, now } from "./state.js";
 
 const MOST_SHOWN = 12; // photos of a class, until all are asked for
 const FILTER_FROM = 13; // classes
+const SPLIT = /^(meta[-_])?(train|val|valid|validation|test)$/i;
 const SHOWN_EVERY = 8; // photos added until the page is brought up to date
 const cards = new Map();
 let changed = null;
@@ -236,21 +237,15 @@ export async function addPhoto(id, file) {
   remember(answer.photos[0], url, file);
 }
 
-// Every folder with photos in it becomes a class, or adds to the class of that name.
+// Every class folder becomes a class, or adds to the class of that name.
 export async function addFolders(given, showWaiting) {
   const { photos, problems } = sortedOut(given);
-  const folders = byFolder(photos);
-  const loose = folders.get("") ?? [];
-  folders.delete("");
-  // Photos beside sub-folders that have some belong to no class.
-  for (const [name, files] of folders) {
-    const path = pathOf(files[0]).split("/").slice(0, -1).join("/");
-    if (photos.some((file) => pathOf(file).startsWith(`${path}/`) && pathOf(file).split("/").length > path.split("/").length + 1)) {
-      loose.push(...files);
-      folders.delete(name);
-    }
+  const { classes: folders, loose } = byClassFolder(photos);
+  if (loose.length) problems.push(`Not used (not in a class folder): ${listed(loose.map(pathOf))}.`);
+  if (folders.size && [...folders.keys()].every((name) => SPLIT.test(name))) {
+    const splits = [...folders.keys()].join(" and ");
+    return [...problems, `The subfolders are ${splits}, which are splits of a data set, not classes; drop one of them.`];
   }
-  if (loose.length) problems.push(`Not used (not in a sub-folder): ${listed(loose.map((file) => file.name))}.`);
   const filled = new Set(); // classes: two folders may have gone into one
   for (const [place, [name, files]] of [...folders].entries()) {
     showWaiting(`Folder ${place + 1} of ${folders.size}: ${name} …`);
@@ -281,10 +276,4 @@ function difference(one, other) {
 // A name as the server keeps it.
 function plain(name) {
   return name.normalize("NFC").trim().replace(/\s+/g, " ");
-}
-
-function byFolder(files) {
-  const found = new Map();
-  for (const file of files) found.set(folderOf(file), [...(found.get(folderOf(file)) ?? []), file]);
-  return found;
 }

@@ -37,9 +37,36 @@ function whyNoPhoto(path) {
   return suffix ? `unknown format ${suffix[0].toLowerCase()}` : "no file extension";
 }
 
-// The folder that a file is in: the name of its class; empty for a file on its own.
-export function folderOf(file) {
-  return pathOf(file).split("/").at(-2) ?? "";
+// The photos of each class, and those that are in no class folder, by the rule of `e3bm fit`: in every folder that was
+// dropped, the classes are the folders at the outermost place where there are several, with all that is below them.
+export function byClassFolder(files) {
+  const roots = new Map(), classes = new Map(), loose = [];
+  for (const file of files) {
+    const folders = pathOf(file).split("/").slice(0, -1);
+    if (folders.length) added(roots, folders[0], { file, folders });
+    else loose.push(file);
+  }
+  for (let held of roots.values()) {
+    let depth = sharedDepth(held);
+    for (let beside; (beside = held.filter((one) => one.folders.length === depth)).length && beside.length < held.length;) {
+      loose.push(...beside.map((one) => one.file));
+      held = held.filter((one) => one.folders.length > depth);
+      depth = sharedDepth(held);
+    }
+    for (const { file, folders } of held) added(classes, folders[Math.min(depth, folders.length - 1)], file);
+  }
+  return { classes, loose };
+}
+
+// How many folders, from the outermost on, all photos are in.
+function sharedDepth(held) {
+  const [{ folders: first }] = held;
+  const apart = held.map(({ folders }) => first.findIndex((name, place) => folders[place] !== name)).filter((place) => place >= 0);
+  return Math.min(first.length, ...apart);
+}
+
+function added(found, name, one) {
+  found.set(name, [...(found.get(name) ?? []), one]);
 }
 
 // A sentence about a file that this browser cannot read or the server would not take; null for other files.

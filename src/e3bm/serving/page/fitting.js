@@ -8,6 +8,7 @@ import { ask } from "./server.js";
 import { now, photoWords } from "./state.js";
 
 const LOOK_EVERY = 400; // milliseconds, while a fit is made
+const MOST_DOUBTS = 3; // shown at once, so that the next step stays in reach
 const dismissed = new Set(); // photos that a person has looked at again
 let refresh = null;
 
@@ -83,7 +84,13 @@ function showDoubts(model) {
     known.has(photo) && known.get(photo).owner.name !== other && !dismissed.has(photo)
   ));
   byId("doubts").hidden = !doubts.length;
-  byId("doubts").replaceChildren("Please look again:", element("ul", {}, ...doubts.map((doubt) => doubtItem(doubt, known))));
+  const items = doubts.map((doubt) => doubtItem(doubt, known)), rest = items.splice(MOST_DOUBTS);
+  const more = rest.length ? [element("details", {}, element("summary", {}, `${rest.length} more`), element("ul", {}, ...rest))] : [];
+  byId("doubts").replaceChildren("Please look again:", element("ul", {}, ...items), ...more);
+}
+
+function capital(words) {
+  return words[0].toUpperCase() + words.slice(1);
 }
 
 function doubtItem({ photo, looks_like: other }, known) {
@@ -92,7 +99,7 @@ function doubtItem({ photo, looks_like: other }, known) {
     "li", {},
     button(pictureOf(photo, "", number), () => pointAt(photo), { class: "look", "aria-label": `Show ${words}`, title: "Show it among its class" }),
     element(
-      "div", {}, element("p", {}, element("b", {}, ...breakable(file || words)), ...breakable(`${file ? `, ${words},` : ""} looks like “${other}”.`)),
+      "div", {}, element("p", {}, element("b", {}, ...breakable(file || capital(words))), ...breakable(`${file ? `, ${words},` : ""} looks like “${other}”.`)),
       element(
         "div", { class: "correction" },
         button(element("span", {}, ...breakable(`Move to ${other}`)), () => told(byId("fit-error"), () => moveTo(photo, owner.id, other)), { class: "small" }),

@@ -20,5 +20,5 @@ function doubt({ probabilities, label, unknown }) {
       reason: `looks like none of the classes; the nearest is ${label}` };
   }
   return { sureness: most - next, about: [first, second].sort().join("\n"), likely: [first, second],
-    reason: `hesitates between ${first} (${percent(most)}) and ${second} (${percent(next)})` };
+    reason: `could be ${first} (${percent(most)}) or ${second} (${percent(next)})` };
 }
