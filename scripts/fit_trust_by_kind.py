@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=40, help="of each pool and number of shots; more of few shots")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--thresholds", action="store_true", help="of unknown examples only; all other numbers stay")
+    parser.add_argument("--names", nargs="+", help="encoders or networks whose numbers are replaced, if not all")
     options = parser.parse_args()
     if options.packages:
         sys.path.append(str(options.packages))
@@ -187,13 +188,15 @@ def main() -> None:
             fit_levels(tasks, TrustPrior.from_json(kept["trust"][kind])) if options.thresholds else fit_to_tasks(tasks)
         )
 
+    changes = " --thresholds" if options.thresholds else ""
+    changes += "".join(f' --names "{name}"' for name in options.names or ())
     for kind in options.kinds:
         found, about = KINDS[kind](fit, learner, options.tasks, options.seed, options.packages)
-        kept["trust"] |= {name: trust.as_json() for name, trust in found.items()}
-        part = "thresholds of " if options.thresholds else ""
-        kept["about"][part + kind] = {
+        names = options.names or list(found)
+        kept["trust"] |= {name: found[name].as_json() for name in names}
+        kept["about"][kind + changes] = {
             "command": f"python scripts/fit_trust_by_kind.py --kinds {kind} --packages FOLDER --tasks {options.tasks} "
-            f"--seed {options.seed}" + " --thresholds" * options.thresholds,
+            f"--seed {options.seed}{changes}",
             "commit": commit(),
             "prior": prior.digest,
             "python": platform.python_version(),
