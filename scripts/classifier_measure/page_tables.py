@@ -212,10 +212,16 @@ def sentences_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     for name in names:
         cells = [cell for cell in found[name]["cells"].values() if "text" in cell]
         for cell in sorted(cells, key=lambda one: (one["ways"], one["shots"])):
-            own = cell["text"]["sentences"]
+            own = cell["text"]["sentences"] | _flag(found[name], KINDS[name], cell)
             shown = (_with_interval(own, number) for number in columns.values())
             lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
     return table(["data", "ways", "shots", *columns], lines)
+
+
+def _flag(part: kept.Part, kind: str, like: kept.Part) -> dict[str, float]:
+    """What was measured again of the flag alone in a cell of the same ways and shots, if anything was."""
+    same = [cell for cell in part["cells"].values() if all(cell[each] == like[each] for each in ("ways", "shots"))]
+    return next((cell[kept.flag_of(kind)] for cell in same if kept.flag_of(kind) in cell), {})
 
 
 Claims = dict[tuple[str, int, int], dict[str, float]]
