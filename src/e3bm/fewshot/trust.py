@@ -201,7 +201,8 @@ def known_facts(
     """What the scores of known examples depend on: the facts of the temperature, of the head, and left-out scores.
 
     Then the same once more, and how far the low ones of the left-out scores lie from their mean, by how much so many
-    left-out scores say: of a few the mean is uncertain, and the other facts decide; of many it is nearly all that counts.
+    left-out scores say: of a few the mean is uncertain, and the other facts decide; of many it is nearly all that
+    counts.
     """
     mean, spread, low, number = 0.0, 0.0, 0.0, 0
     if held_out is not None:
@@ -231,11 +232,12 @@ def log_odds_against(
 ) -> tuple[Float[Tensor, " S"], Int64[Tensor, " S"]]:
     """The log odds of the best other class against the label of each example in the support space, and that class.
 
-    They compare the cosine of the example with the mean of that class and with the mean of the others of its own: means
-    show a wrong label better than a head does, whose directions depend on all labels.
+    They compare the cosine of the example with the mean of that class and with the mean of the others of its own, all
+    seen from the middle of the examples: means show a wrong label better than a head does, whose centre and directions
+    depend on all labels.
     """
-    rows = functional.normalize(placed, dim=-1)
-    amounts = rows.new_ones(len(rows)) if weights is None else weights.to(rows)
+    amounts = placed.new_ones(len(placed)) if weights is None else weights.to(placed)
+    rows = functional.normalize(placed - amounts @ placed / amounts.sum(), dim=-1)
     sums = rows.new_zeros(ways, rows.shape[1]).index_add(0, labels, rows * amounts.unsqueeze(-1))
     products, squares, own = rows @ sums.mT, sums.square().sum(-1), labels.unsqueeze(-1)
     with_others = products.gather(-1, own).squeeze(-1)
