@@ -16,7 +16,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from e3bm.core.learner import MetaLearner
 from e3bm.fewshot.extractor import PLUS, parse_pipeline
 from e3bm.fewshot.meta.pools import FeaturePool
 from e3bm.fewshot.meta.settings import PriorSettings
-from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks, fit_to_tasks
+from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks, fit_levels, fit_to_tasks
 from e3bm.fewshot.meta.views import GREY_SIDE, open_trust_classes, open_trust_pools
 from e3bm.fewshot.networks.choice import choose_backbone
 from e3bm.fewshot.prior.file import load_prior
@@ -45,6 +45,8 @@ NETWORKS = ("lite2", "lite0+lite2")
 DRAWN, SIDES = ("omniglot", "glyphs"), (8, 16)
 INK = 0.3  # of the darkest pixel: what is darker belongs to the drawing
 Facts = dict[str, Any]
+Fit = Callable[[str, Sequence[TrustTask]], TrustPrior]
+"""The numbers of a kind from its tasks."""
 TESTED_ON = "DIGIT"  # digits are what pixels are measured on
 
 
@@ -96,8 +98,12 @@ def photo_pool(data: str, network: str) -> FeaturePool:
 
 
 def tasks_of(learner: MetaLearner, pools: Sequence[FeaturePool], tasks: int, seed: int) -> list[TrustTask]:
-    advance = lambda done: print(f"{done} tasks", flush=True)
-    return draw_trust_tasks(learner, pools, tasks=tasks, seed=seed, advance=advance)
+    """Tasks of every pool, which do not depend on the other pools."""
+    found: list[TrustTask] = []
+    for pool in pools:
+        found += draw_trust_tasks(learner, [pool], tasks=tasks, seed=seed, advance=lambda done: None)
+        print(f"{len(found)} tasks, the last of {pool.name}", flush=True)
+    return found
 
 
 def sentence_pools(folder: Path) -> tuple[dict[str, list[FeaturePool]], Facts]:
@@ -115,32 +121,34 @@ def sentence_pools(folder: Path) -> tuple[dict[str, list[FeaturePool]], Facts]:
     return pools, about
 
 
-def of_sentences(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
+def of_sentences(
+    fit: Fit, learner: MetaLearner, tasks: int, seed: int, folder: Path
+) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of each encoder, and of both together."""
     pools, about = sentence_pools(folder)
     drawn = {name: tasks_of(learner, own, tasks, seed) for name, own in pools.items()}
     drawn[SENTENCES] = [task for tasks in drawn.values() for task in tasks]
-    return {kind: fit_to_tasks(tasks) for kind, tasks in drawn.items()}, about
+    return {kind: fit(kind, tasks) for kind, tasks in drawn.items()}, about
 
 
-def of_pixels(learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
+def of_pixels(fit: Fit, learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of small pictures."""
     pools = pixel_pools()
-    return {PIXELS: fit_to_tasks(tasks_of(learner, pools, tasks, seed))}, {"pixels": digests(pools)}
+    return {PIXELS: fit(PIXELS, tasks_of(learner, pools, tasks, seed))}, {"pixels": digests(pools)}
 
 
-def of_networks(learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
+def of_networks(fit: Fit, learner: MetaLearner, tasks: int, seed: int, _: Path) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of each network of photos other than lite0; photos count twice, as in the shipped prior."""
     found, about = dict[str, TrustPrior](), dict[str, Any]()
     for network in NETWORKS:
         (kind,) = choose_backbone(network).kinds
         photos, *drawn = (photo_pool(data, network) for data in ("miniimagenet", *DRAWN))
-        found[kind] = fit_to_tasks(tasks_of(learner, [photos, photos, *drawn], tasks, seed))
+        found[kind] = fit(kind, tasks_of(learner, [photos, photos, *drawn], tasks, seed))
         about[kind] = digests([photos, *drawn])
     return found, {"photos": about}
 
 
-def of_any(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
+def of_any(fit: Fit, learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[dict[str, TrustPrior], Facts]:
     """The numbers of rows of which nobody says what they are: photos, sentences and pixels have equally many tasks."""
     photos = open_trust_pools(PriorSettings(trust_datasets=("miniimagenet", *DRAWN)), Silent())
     by_encoder, about = sentence_pools(folder)
@@ -148,7 +156,7 @@ def of_any(learner: MetaLearner, tasks: int, seed: int, folder: Path) -> tuple[d
     families = [photos, [pool for own in by_encoder.values() for pool in own], pixels]
     most = max(map(len, families))
     drawn = [tasks_of(learner, pools, round(tasks * most / len(pools)), seed) for pools in families]
-    found = fit_to_tasks([task for family in drawn for task in family])
+    found = fit(ANY, [task for family in drawn for task in family])
     return {ANY: found}, about | {"photos": digests(photos), "pixels": digests(pixels)}
 
 
@@ -166,18 +174,29 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, help="folder with the packages for sentences")
     parser.add_argument("--tasks", type=int, default=40, help="of each pool and number of shots; more of few shots")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--thresholds", action="store_true", help="of unknown examples only; all other numbers stay")
+    parser.add_argument("--names", nargs="+", help="encoders or networks whose numbers are replaced, if not all")
     options = parser.parse_args()
     if options.packages:
         sys.path.append(str(options.packages))
     torch.set_num_threads(1)
     prior = load_prior()
     learner, kept = prior.learner(torch.double), read_json(options.out)
+
+    def fit(kind: str, tasks: Sequence[TrustTask]) -> TrustPrior:
+        return (
+            fit_levels(tasks, TrustPrior.from_json(kept["trust"][kind])) if options.thresholds else fit_to_tasks(tasks)
+        )
+
+    changes = " --thresholds" if options.thresholds else ""
+    changes += "".join(f' --names "{name}"' for name in options.names or ())
     for kind in options.kinds:
-        found, about = KINDS[kind](learner, options.tasks, options.seed, options.packages)
-        kept["trust"] |= {name: trust.as_json() for name, trust in found.items()}
-        kept["about"][kind] = {
+        found, about = KINDS[kind](fit, learner, options.tasks, options.seed, options.packages)
+        names = options.names or list(found)
+        kept["trust"] |= {name: found[name].as_json() for name in names}
+        kept["about"][kind + changes] = {
             "command": f"python scripts/fit_trust_by_kind.py --kinds {kind} --packages FOLDER --tasks {options.tasks} "
-            f"--seed {options.seed}",
+            f"--seed {options.seed}{changes}",
             "commit": commit(),
             "prior": prior.digest,
             "python": platform.python_version(),

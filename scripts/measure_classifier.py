@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from classifier_measure import kept
 from classifier_measure.compare import Answer, last_answers, measure, our_answers, rival_answers, rows_of, two_views
+from classifier_measure.page_tables import KINDS
 from classifier_measure.tables import TABLES, open_table
 from classifier_measure.together import against_map, batches
 from classifier_measure.trust import claims, doubtful, sets, text_trust, unknown
@@ -26,7 +27,7 @@ from e3bm.runs.folder.environment import describe_environment
 
 SHOTS = (1, 2, 3, 5, 10)
 TRUST_SHOTS = {"unknown": SHOTS, "used_together": (1, 5), "prediction_sets": (2, 5, 10)}
-PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims")
+PARTS = ("rivals", "ours", "last", "trust", "map", "views", "text", "claims", "flag", "doubtful")
 MEASURED = tuple(name for name in TABLES if "tuning" not in name)
 
 
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS)
     parser.add_argument("--ways", type=int, nargs="+", help="in place of the numbers of ways that the data have")
     parser.add_argument(
-        "--kinds", nargs="+", choices=kinds_with_trust(), default=[ANY], help="of rows, for the part 'claims'"
+        "--kinds", nargs="+", choices=kinds_with_trust(), default=[ANY], help="of rows, for 'claims' and 'flag'"
     )
     parser.add_argument("--out", type=Path, default=Path("results/classifier/measured.json.xz"))
     parser.add_argument("--last", type=Path, default=Path("results/classifier/prior-last.safetensors"))
@@ -65,8 +66,8 @@ def main() -> None:
                     parts["trust"] = {
                         kind: ask(table, *shape) for kind, ask in asked_of.items() if shots in TRUST_SHOTS[kind]
                     }
-                    if shots >= FEWEST_SHOTS:
-                        parts["trust"]["doubtful_labels"] = doubtful(table, *shape)
+                if "doubtful" in options.parts and shots >= FEWEST_SHOTS:
+                    parts["doubtful_labels"] = doubtful(table, *shape, load_prior(None, KINDS[name]))
                 if "map" in options.parts:
                     parts["map"] = against_map(table, *shape)
                 if "text" in options.parts:
@@ -75,6 +76,9 @@ def main() -> None:
                     for kind in options.kinds:
                         prior = load_prior(None, kind)
                         parts[kept.claims_of(kind)] = claims(table, *shape, prior) | unknown(table, *shape, prior)
+                if "flag" in options.parts:
+                    for kind in options.kinds:
+                        parts[kept.flag_of(kind)] = unknown(table, *shape, load_prior(None, kind))
                 if "views" in options.parts:
                     mirrored = open_table(f"{name}, mirrored", options.cache)
                     parts["views"] = two_views(table, mirrored, *shape)

@@ -30,6 +30,11 @@ def claims_of(kind: str) -> str:
     return f"claims of {kind}"
 
 
+def flag_of(kind: str) -> str:
+    """The name of the part of a cell with the flag for unknown examples alone, in place of what is with the claims."""
+    return f"flag of {kind}"
+
+
 def change_cell(path: Path, name: str, ways: int, shots: int, count: int, *, rows: list[Any], **parts: Any) -> None:
     """Replace the rows of one cell, where there are new ones, and some of its parts, of whatever number of episodes."""
     with _changing(path, name) as part:

@@ -118,10 +118,16 @@ def flags(found: dict[str, kept.Part], names: Sequence[str], columns: dict[str, 
     for name in names:
         cells = sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"]))
         for cell in cells:
-            shown = [_with_interval(cell.get("trust", {}).get(part, {}), number) for part, number in columns.values()]
+            shown = [_with_interval(_part(cell, part), number) for part, number in columns.values()]
             if any(shown):
                 lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
     return table(["data", "ways", "shots", *columns], lines)
+
+
+def _part(cell: kept.Part, name: str) -> dict[str, float]:
+    """A part of a cell, by itself or among what is measured of trust."""
+    found: dict[str, float] = cell.get(name) or cell.get("trust", {}).get(name, {})
+    return found
 
 
 def _with_interval(numbers: dict[str, float], name: str) -> str:
@@ -200,17 +206,22 @@ def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
 
 
 def sentences_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
-    """What the flag rejects, what sets cover and which labels are doubted, with the numbers of TextClassifier."""
+    """What the flag rejects and what sets cover, with the numbers of TextClassifier."""
     columns = {"unknown rejected %": "rejected_unknown", "in sets of 90 %": "coverage_at_90"}
-    columns |= {title: number for title, (_, number) in DOUBTFUL.items()}
     lines = []
     for name in names:
         cells = [cell for cell in found[name]["cells"].values() if "text" in cell]
         for cell in sorted(cells, key=lambda one: (one["ways"], one["shots"])):
-            own = cell["text"]["sentences"]
+            own = cell["text"]["sentences"] | _flag(found[name], KINDS[name], cell)
             shown = (_with_interval(own, number) for number in columns.values())
             lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
     return table(["data", "ways", "shots", *columns], lines)
+
+
+def _flag(part: kept.Part, kind: str, like: kept.Part) -> dict[str, float]:
+    """What was measured again of the flag alone in a cell of the same ways and shots, if anything was."""
+    same = [cell for cell in part["cells"].values() if all(cell[each] == like[each] for each in ("ways", "shots"))]
+    return next((cell[kept.flag_of(kind)] for cell in same if kept.flag_of(kind) in cell), {})
 
 
 Claims = dict[tuple[str, int, int], dict[str, float]]
@@ -218,12 +229,13 @@ Claims = dict[tuple[str, int, int], dict[str, float]]
 
 def claims_of(found: dict[str, kept.Part], kinds: dict[str, str]) -> Claims:
     """How far claims hold in every (data, ways, shots), with the numbers of trust of each data set's kind."""
-    return {
-        (name, cell["ways"], cell["shots"]): cell[kept.claims_of(kind)]
-        for name, kind in kinds.items()
-        for cell in sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"]))
-        if kept.claims_of(kind) in cell
-    }
+    claims: Claims = {}
+    for part_of in (kept.claims_of, kept.flag_of):  # the flag alone may have been measured again
+        for name, kind in kinds.items():
+            for cell in sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"])):
+                if part_of(kind) in cell:
+                    claims.setdefault((name, cell["ways"], cell["shots"]), {}).update(cell[part_of(kind)])
+    return claims
 
 
 def claims_table(claims: Claims, text: Callable[[dict[str, float]], str]) -> str:
@@ -344,7 +356,7 @@ def tables() -> dict[str, Callable[[], str]]:
         "each rival": partial(by_rival, found, DATA),
         "every cell": partial(short, found, DATA),
         "unknown": partial(flags, found, DATA, UNKNOWN),
-        "doubtful labels": partial(flags, found, (*DATA, WORDS[0]), DOUBTFUL),
+        "doubtful labels": partial(flags, found, (*DATA, *WORDS), DOUBTFUL),
         "prediction sets": partial(flags, found, DATA, SETS),
         "used together": partial(flags, found, DATA, TOGETHER),
         "sentences": partial(sentences_table, found, (*SENTENCES, *WORDS)),

@@ -10,7 +10,6 @@ from classifier_measure.episodes import episodes
 from classifier_measure.tables import Table
 from e3bm.fewshot.prior.file import FewShotPrior, load_prior
 from e3bm.fewshot.text.encoder import MINILM, WORDLLAMA
-from e3bm.fewshot.trust import FEWEST_SHOTS
 from e3bm.runs.evaluation.metrics import Z95
 
 COVERAGES = (0.8, 0.9, 0.95)
@@ -86,8 +85,6 @@ def text_trust(table: Table, ways: int, shots: int, count: int) -> dict[str, Any
             **unknown(table, ways, shots, count, prior),
             **{name: inside[name] for name in ("coverage_at_90", "size_at_90")},
         }
-    if shots >= FEWEST_SHOTS:
-        found["sentences"] |= doubtful(table, ways, shots, count, own)
     return found
 
 

@@ -284,10 +284,10 @@ def fit_head(
         found = (held_out.scores / temperature).softmax(-1).double()
         misfits = np.sort(1 - found.gather(-1, held_out.labels.unsqueeze(-1)).squeeze(-1).numpy())
         accuracy = float((found.argmax(-1) == held_out.labels).double().mean())
-    suspicions = [
-        Suspicion(int(order[one.position]), one.label, one.looks_like, one.odds)
-        for one in judged.suspicious_labels(held_out, temperature, trust)
-    ]
+    doubtful = (
+        judged.suspicious_labels(ensemble.space(support), targets, ways, trust, amounts) if options.calibrated else []
+    )
+    suspicions = [Suspicion(int(order[one.position]), one.label, one.looks_like, one.odds) for one in doubtful]
     return FittedHead(
         ensemble=HeadArrays.of(ensemble),
         trust=trust.as_json(),

@@ -42,7 +42,8 @@ class TrustPrior:
     location: tuple[float, ...] = ()
     log_scale: tuple[float, ...] = ()
     """Weights in ``known_facts`` of the mean of known scores of new examples, and of the logarithm of a unit of how
-    far they lie from it: about the distance to the lowest twentieth."""
+    far they lie from it: about the distance to the lowest twentieth. Where there are fewer weights than facts, the
+    last facts have none: numbers that were fitted before these facts were known stay as they were."""
     quantiles: tuple[Curve, ...] = ()
     """Known scores minus location, over scale, at every level of LEVELS, by shots; and so for each of ``ways``."""
     ways: tuple[float, ...] = ()
@@ -97,6 +98,12 @@ GRID = torch.linspace(COLDEST, HOTTEST, 201, dtype=torch.double)
 LOOSENESS = 0.5
 """Standard deviation of the log temperature before any example was left out."""
 LARGEST_WAYS, LARGEST_SHOTS = 60, 15.0
+ENOUGH_LEFT_OUT = 15
+"""So many left-out scores say as much of where known scores lie as all other facts."""
+LOW = 0.1
+"""The share of left-out scores below which they are called low."""
+STEEPNESS = 14.0
+"""Log odds of one class against another by the difference of an example's cosines with their means."""
 FEWEST_SHOTS = 3
 """Labels are judged from this many examples of a class on: of two, the one left in is a single witness."""
 
@@ -191,43 +198,65 @@ def known_facts(
     held_out: HeldOut | None,
     trust: TrustPrior,
 ) -> Float[np.ndarray, " G"]:
-    """What the scores of known examples depend on: the facts of the temperature, of the head, and left-out scores."""
-    mean, spread = 0.0, 0.0
+    """What the scores of known examples depend on: the facts of the temperature, of the head, and left-out scores.
+
+    Then the same once more, and how far the low ones of the left-out scores lie from their mean, by how much so many
+    left-out scores say: of a few the mean is uncertain, and the other facts decide; of many it is nearly all that
+    counts.
+    """
+    mean, spread, low, number = 0.0, 0.0, 0.0, 0
     if held_out is not None:
         scores = known_scores(held_out.scores, held_out.distances, temperature, held_out.facts, trust).double()
-        mean, spread = float(scores.mean()), math.log(float(scores.std(correction=0)) + 0.1)
+        mean, spread, number = float(scores.mean()), math.log(float(scores.std(correction=0)) + 0.1), len(scores)
+        low = math.log(max(mean - float(scores.quantile(LOW)), 0.0) + 0.1)
     share = 1 - 1 / shots
-    return np.array([*facts, *head.facts.tolist(), math.log(temperature), share * mean, share * spread])
+    seen = share * number / (number + ENOUGH_LEFT_OUT)
+    alone = [*facts, *head.facts.tolist(), math.log(temperature)]
+    by_number = [*alone, mean, spread, low, 1.0, 1 / shots, math.log(head.ways)]
+    return np.array([*alone, share * mean, share * spread, *(seen * value for value in by_number)])
 
 
 def known_levels(facts: Float[np.ndarray, " G"], ways: int, shots: float, trust: TrustPrior) -> Float[np.ndarray, " L"]:
     """The known score below which each share of LEVELS of the examples of the classes should lie."""
-    location, scale = (float(facts @ np.array(weights)) for weights in (trust.location, trust.log_scale))
+    location, scale = (
+        float(facts[: len(weights)] @ np.array(weights)) for weights in (trust.location, trust.log_scale)
+    )
     known_ways = trust.ways or (float(ways),)
     columns = np.array([curve(shots) for curve in trust.quantiles]).reshape(len(known_ways), -1).T
     quantiles = np.array([np.interp(np.log(ways), np.log(known_ways), column) for column in columns])
     return np.maximum.accumulate(location + math.exp(np.clip(scale, -5, 5)) * quantiles)
 
 
-def log_odds_against(held_out: HeldOut, temperature: float) -> tuple[Float[Tensor, " N"], Int64[Tensor, " N"]]:
-    """The log odds of the best other class against each left-out example's label, and that class."""
-    logs = (held_out.scores / temperature).log_softmax(-1)
-    own = logs.gather(-1, held_out.labels.unsqueeze(-1)).squeeze(-1)
-    best, looks_like = logs.scatter(-1, held_out.labels.unsqueeze(-1), -torch.inf).max(-1)
-    return best - own, looks_like
+def log_odds_against(
+    placed: Float[Tensor, "S D"], labels: Int64[Tensor, " S"], ways: int, weights: Float[Tensor, " S"] | None = None
+) -> tuple[Float[Tensor, " S"], Int64[Tensor, " S"]]:
+    """The log odds of the best other class against the label of each example in the support space, and that class.
+
+    They compare the cosine of the example with the mean of that class and with the mean of the others of its own, all
+    seen from the middle of the examples: means show a wrong label better than a head does, whose centre and directions
+    depend on all labels.
+    """
+    amounts = placed.new_ones(len(placed)) if weights is None else weights.to(placed)
+    rows = functional.normalize(placed - amounts @ placed / amounts.sum(), dim=-1)
+    sums = rows.new_zeros(ways, rows.shape[1]).index_add(0, labels, rows * amounts.unsqueeze(-1))
+    products, squares, own = rows @ sums.mT, sums.square().sum(-1), labels.unsqueeze(-1)
+    with_others = products.gather(-1, own).squeeze(-1)
+    left = (squares[labels] - 2 * amounts * with_others + amounts.square()).clamp_min(1e-12).sqrt()
+    cosines = products / squares.clamp_min(1e-12).sqrt()
+    best, looks_like = cosines.scatter(-1, own, -torch.inf).max(-1)
+    return STEEPNESS * (best - (with_others - amounts) / left), looks_like
 
 
-def suspicious_labels(held_out: HeldOut | None, temperature: float, trust: TrustPrior) -> list[Suspicion]:
+def suspicious_labels(
+    placed: Float[Tensor, "S D"],
+    labels: Int64[Tensor, " S"],
+    ways: int,
+    trust: TrustPrior,
+    weights: Float[Tensor, " S"] | None = None,
+) -> list[Suspicion]:
     """Labels that the other examples contradict, the most doubtful first; classes of one or two are not judged."""
-    if held_out is None:
-        return []
-    against, looks_like = log_odds_against(held_out, temperature)
-    counts = torch.bincount(held_out.labels, minlength=held_out.scores.shape[-1])[held_out.labels]
+    against, looks_like = log_odds_against(placed, labels, ways, weights)
+    counts = torch.bincount(labels, minlength=ways)[labels]
     doubtful = torch.nonzero((counts >= FEWEST_SHOTS) & (against > trust.suspicion)).view(-1).tolist()
-    found = [
-        Suspicion(
-            int(held_out.positions[row]), int(held_out.labels[row]), int(looks_like[row]), float(against[row].exp())
-        )
-        for row in doubtful
-    ]
+    found = [Suspicion(row, int(labels[row]), int(looks_like[row]), float(against[row].exp())) for row in doubtful]
     return sorted(found, key=lambda suspicion: -suspicion.odds)

@@ -93,7 +93,7 @@ def test_the_numbers_of_trust_follow_from_tasks(pool):
     assert done[-1] == 2 * sum(SHOTS.values())
     assert len(trust.temperature) == 14
     assert len(trust.known) == 15
-    assert len(trust.location) == len(trust.log_scale) == 21
+    assert len(trust.location) == len(trust.log_scale) == 46
     by_ways = np.array([curve(1) for curve in trust.quantiles]).reshape(len(trust.ways), -1)
     assert (np.diff(by_ways) >= 0).all()
     assert trust.suspicion >= 0

@@ -30,6 +30,14 @@ def test_levels_may_depend_on_ways_too():
         np.testing.assert_allclose(known_levels(np.ones(1), ways, 1, trust), up * places)
 
 
+def test_facts_that_have_no_weights_count_nothing():
+    """Numbers that were fitted before the last facts were known give the same levels with and without these."""
+    curves = tuple(Curve((1.0,), (float(place),)) for place in range(len(LEVELS)))
+    trust = TrustPrior(known=(), location=(2.0,), log_scale=(0.5,), quantiles=curves)
+    with_more = known_levels(np.array([1.0, 7.0, -3.0]), 5, 1, trust)
+    np.testing.assert_array_equal(with_more, known_levels(np.array([1.0]), 5, 1, trust))
+
+
 def test_levels_never_fall():
     curves = tuple(Curve((1.0,), (float(-place),)) for place in range(len(LEVELS)))
     trust = TrustPrior(known=(), location=(0.0,), log_scale=(0.0,), quantiles=curves)

@@ -35,6 +35,7 @@ MOST_WAYS, MOST_EXAMPLES = 50, 150
 QUERIES, ALL_QUERIES = 15, 150  # of a class at most, and of a task about
 FALSE_ALARMS = 0.03  # share of right labels that may be pointed out, over all pools; of good photos it is far less
 RIDGE = 1e-4
+RIDGE_OF_PLACES = 1.0  # of the weights that say where known scores lie: facts of pools are nearly dependent
 FAIRNESS = 5.0  # what the squared gap between what a cell should have and what it has counts against the other loss
 WAYS_APART = (3, 5, 9)  # numbers of ways from which on tasks are another cell
 LOST = 0.05  # share of known examples that thresholds are fitted to lose
@@ -49,6 +50,8 @@ class TrustTask:
     shots: int
     head: EnsembleHead
     facts: np.ndarray
+    against: Tensor
+    """Log odds against the labels of the support, all of which are right."""
     held_out: HeldOut | None
     scores: Tensor
     labels: Tensor
@@ -82,7 +85,7 @@ def fit_to_tasks(tasks: Sequence[TrustTask]) -> TrustPrior:
     """Everything a TrustPrior holds."""
     trust = TrustPrior(known=(), temperature=_temperature_weights(tasks))
     trust = replace(trust, known=_known_weights(tasks, trust))
-    return _with_levels(tasks, replace(trust, suspicion=_suspicion(tasks, trust)))
+    return fit_levels(tasks, replace(trust, suspicion=_suspicion(tasks)))
 
 
 def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random.Generator) -> TrustTask:
@@ -105,6 +108,7 @@ def _task(learner: MetaLearner, pool: FeaturePool, shots: int, random: np.random
         shots,
         head,
         temperature_facts(head, margin, np.full(ways, shots), held_out),
+        log_odds_against(head.space(support), labels, ways)[0],
         held_out,
         head.scores(known),
         query_labels,
@@ -181,17 +185,13 @@ def _known_weights(tasks: Sequence[TrustTask], trust: TrustPrior) -> tuple[float
     return tuple((torch.tensor(_minimised(loss, design.shape[1]), dtype=torch.double) / scale).tolist())
 
 
-def _suspicion(tasks: Sequence[TrustTask], trust: TrustPrior) -> float:
+def _suspicion(tasks: Sequence[TrustTask]) -> float:
     """The log odds that FALSE_ALARMS of the right labels reach."""
-    odds = [
-        log_odds_against(task.held_out, choose_temperature(task.facts, trust))[0]
-        for task in tasks
-        if task.held_out is not None and task.shots >= FEWEST_SHOTS
-    ]
+    odds = [task.against for task in tasks if task.shots >= FEWEST_SHOTS]
     return max(0.0, float(torch.quantile(torch.cat(odds), 1 - FALSE_ALARMS)))
 
 
-def _with_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
+def fit_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
     """Where known scores lie, how far below that the share LOST of them begins, and their quantiles in these units.
 
     The distance is fitted to where the lowest scores of tasks are, not to their spread: tails of pools differ. No cell
@@ -259,8 +259,7 @@ def _weighted_quantile(parts: Sequence[Tensor], level: float) -> Tensor:
 
 
 def _least_squares(design: Tensor, values: Tensor) -> Tensor:
-    """Weights with a little ridge: facts of pools that are much alike are nearly dependent."""
-    penalty = 1e-2 * torch.eye(design.shape[1], dtype=torch.double)
+    penalty = RIDGE_OF_PLACES * torch.eye(design.shape[1], dtype=torch.double)
     found: Tensor = torch.linalg.solve(design.mT @ design + penalty, design.mT @ values)
     return found
 
