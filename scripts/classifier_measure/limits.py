@@ -17,12 +17,12 @@ from e3bm.fewshot.trust import log_odds_against
 
 FALSE_ALARMS = {PHOTOS: 0.03, PIXELS: 0.05}
 """The share of right labels that may be doubted in any cell; small pictures as they are look more alike."""
-WAYS, SHOTS, SETS = (2, 5, 10, 20), (3, 5, 10), 1000
+WAYS, SHOTS, SETS = (2, 5, 10, 20), (3, 5, 10), 200
 
 
 def fit_limit(kind: str, tables: Sequence[Table], former: float) -> tuple[float, dict[str, Any]]:
     """The limit of a kind of features, and what it and the former one find in every cell of the tables."""
-    odds = {cell: (right_odds(cell), planted_odds(cell)) for table in tables for cell in cells_of(table)}
+    odds = {cell: right_and_planted(*cell) for table in tables for cell in cells_of(table)}
     limit = max(float(np.quantile(right, 1 - FALSE_ALARMS[kind])) for right, _ in odds.values())
     rows = [
         {
@@ -48,15 +48,14 @@ def cells_of(table: Table) -> Iterator[Cell]:
                 yield table, ways, shots
 
 
-def right_odds(cell: Cell) -> np.ndarray:
-    """The log odds against all labels of support sets without a wrong one."""
-    return np.concatenate([odds_of(cell[0], episode) for episode in episodes(*cell, SETS)])
-
-
-def planted_odds(cell: Cell) -> np.ndarray:
-    """The log odds against a wrong label, one in each support set."""
-    planted = (episode.with_wrong_label(number) for number, episode in enumerate(episodes(*cell, SETS)))
-    return np.array([odds_of(cell[0], episode)[place] for episode, place in planted])
+def right_and_planted(table: Table, ways: int, shots: int) -> tuple[np.ndarray, np.ndarray]:
+    """The log odds against all labels of support sets without a wrong one, and against one that is made wrong."""
+    right, wrong = [], []
+    for number, episode in enumerate(episodes(table, ways, shots, SETS)):
+        planted, place = episode.with_wrong_label(number)
+        right.append(odds_of(table, episode))
+        wrong.append(odds_of(table, planted)[place])
+    return np.concatenate(right), np.array(wrong)
 
 
 def odds_of(table: Table, episode: Episode) -> np.ndarray:
