@@ -135,3 +135,44 @@ def test_the_gap_is_what_is_claimed_minus_what_is_right():
     answer = lambda table, episode: {OURS: np.tile([0.7, 0.3], (len(episode.query), 1))}
     (row,) = rows_of("", table, 2, 1, 4, measure(table, 2, 1, 4, [answer]))
     assert (row["accuracy"], row["says"], row["gap"], row["gap_ci"]) == pytest.approx((50.0, 70.0, 20.0, 0.0))
+
+
+def noisy_table(noise):
+    from classifier_measure.tables import Table
+
+    random = np.random.default_rng(1)
+    labels = np.repeat(np.arange(6), 14)
+    features = random.normal(size=(6, 20))[labels] + noise * random.normal(size=(len(labels), 20))
+    return Table(f"noise {noise}", features, labels, ())
+
+
+def test_the_limit_of_doubtful_labels_is_the_least_that_few_right_ones_exceed_in_every_cell(monkeypatch):
+    from classifier_measure import limits
+
+    monkeypatch.setattr(limits, "SETS", 20)
+    tables = [noisy_table(0.7), noisy_table(2.0)]
+    limit, outcome = limits.fit_limit("pixels", tables, 1.0)
+    cells = outcome["cells"]
+    assert [(row["data"], row["ways"], row["shots"]) for row in cells] == [
+        (table.about, ways, shots) for table in tables for ways in (2, 5) for shots in (3, 5, 10)
+    ]
+    former, new = zip(*(row["right_labels_pointed_out"] for row in cells), strict=True)
+    assert max(new) == pytest.approx(5, abs=0.5)
+    assert max(former) > 5
+    assert limit > 1
+    assert limit == limits.fit_limit("pixels", tables[1:], 1.0)[0] > limits.fit_limit("pixels", tables[:1], 1.0)[0]
+
+
+def test_odds_against_labels_are_those_of_a_fit():
+    from classifier_measure.compare import fitted
+    from classifier_measure.episodes import episodes
+    from classifier_measure.limits import odds_of
+
+    from e3bm.fewshot.prior.file import load_prior
+
+    table, prior = noisy_table(2.0), load_prior()
+    (episode,) = episodes(table, 5, 5, 1)
+    odds = odds_of(table, episode.with_wrong_label(0)[0])
+    found = {one.position: np.log(one.odds) for one in fitted(prior, table, episode.with_wrong_label(0)[0]).suspicions}
+    assert found == pytest.approx({row: odds[row] for row in np.flatnonzero(odds > prior.trust.suspicion)}, rel=1e-4)
+    assert found
