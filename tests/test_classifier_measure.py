@@ -163,16 +163,25 @@ def test_the_limit_of_doubtful_labels_is_the_least_that_few_right_ones_exceed_in
     assert limit == limits.fit_limit("pixels", tables[1:], 1.0)[0] > limits.fit_limit("pixels", tables[:1], 1.0)[0]
 
 
-def test_odds_against_labels_are_those_of_a_fit():
+def test_labels_are_doubted_as_a_fit_doubts_them():
     from classifier_measure.compare import fitted
     from classifier_measure.episodes import episodes
     from classifier_measure.limits import odds_of
+    from classifier_measure.trust import doubtful
 
     from e3bm.fewshot.prior.file import load_prior
 
-    table, prior = noisy_table(2.0), load_prior()
-    (episode,) = episodes(table, 5, 5, 1)
-    odds = odds_of(table, episode.with_wrong_label(0)[0])
-    found = {one.position: np.log(one.odds) for one in fitted(prior, table, episode.with_wrong_label(0)[0]).suspicions}
+    table, prior = noisy_table(1.5), load_prior()
+    planted = [episode.with_wrong_label(number) for number, episode in enumerate(episodes(table, 5, 5, 8))]
+    odds = odds_of(table, planted[0][0])
+    found = {one.position: np.log(one.odds) for one in fitted(prior, table, planted[0][0]).suspicions}
     assert found == pytest.approx({row: odds[row] for row in np.flatnonzero(odds > prior.trust.suspicion)}, rel=1e-4)
     assert found
+    named = [[one.position for one in fitted(prior, table, episode).suspicions] for episode, _ in planted]
+    measured = doubtful(table, 5, 5, 8, prior.trust)
+    hits = [place in rows for rows, (_, place) in zip(named, planted, strict=True)]
+    first = [rows[:1] == [place] for rows, (_, place) in zip(named, planted, strict=True)]
+    assert measured["found_wrong_label"] == 100 * np.mean(hits)
+    assert measured["named_first"] == 100 * np.mean(first)
+    wrong = [len(rows) - hit for rows, hit in zip(named, hits, strict=True)]
+    assert measured["right_labels_pointed_out"] == pytest.approx(100 * np.mean(wrong) / 24, abs=1e-3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from classifier_measure.episodes import Episode, episodes
 from classifier_measure.tables import Table
@@ -59,13 +60,14 @@ def right_and_planted(table: Table, ways: int, shots: int) -> tuple[np.ndarray, 
 
 
 def odds_of(table: Table, episode: Episode) -> np.ndarray:
-    """As a fit has them: its support space has another origin and another unit, which do not matter."""
-    placed, labels = (
-        torch.from_numpy(unit_rows(table.features[episode.support])),
-        torch.from_numpy(episode.support_labels),
-    )
-    found: np.ndarray = log_odds_against(placed, labels, int(labels.max()) + 1)[0].numpy()
+    """The log odds against the labels of a support set."""
+    found: np.ndarray = log_odds_against(*placed(table, episode), int(episode.support_labels.max()) + 1)[0].numpy()
     return found
+
+
+def placed(table: Table, episode: Episode) -> tuple[Tensor, Tensor]:
+    """What labels are judged by; the support space of a fit has another origin and unit, which do not matter."""
+    return torch.from_numpy(unit_rows(table.features[episode.support])), torch.from_numpy(episode.support_labels)
 
 
 def shares(odds: np.ndarray, *limits: float) -> list[float]:
