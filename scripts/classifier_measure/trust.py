@@ -7,9 +7,11 @@ from sklearn.metrics import roc_auc_score
 
 from classifier_measure.compare import OURS, fitted, measure, our_prior, rows_of
 from classifier_measure.episodes import episodes
+from classifier_measure.limits import placed
 from classifier_measure.tables import Table
 from e3bm.fewshot.prior.file import FewShotPrior, load_prior
 from e3bm.fewshot.text.encoder import MINILM, WORDLLAMA
+from e3bm.fewshot.trust import TrustPrior, suspicious_labels
 from e3bm.runs.evaluation.metrics import Z95
 
 COVERAGES = (0.8, 0.9, 0.95)
@@ -50,12 +52,15 @@ def sets(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | 
     return means_of(found)
 
 
-def doubtful(table: Table, ways: int, shots: int, count: int, prior: FewShotPrior | None = None) -> dict[str, Any]:
-    """One support label of each episode is made wrong: how often it is pointed out, and how often right ones are."""
+def doubtful(table: Table, ways: int, shots: int, count: int, trust: TrustPrior) -> dict[str, Any]:
+    """One support label of each episode is made wrong: how often it is pointed out, and how often right ones are.
+
+    No head is fitted: doubts depend on features and labels alone.
+    """
     found: dict[str, list[float]] = {}
     for number, episode in enumerate(episodes(table, ways, shots, count)):
         planted, place = episode.with_wrong_label(number)
-        named = [one.position for one in fitted(prior or our_prior(table), table, planted).suspicions]
+        named = [one.position for one in suspicious_labels(*placed(table, planted), ways, trust)]
         found.setdefault("found_wrong_label", []).append(100.0 * (place in named))
         found.setdefault("named_first", []).append(100.0 * (named[:1] == [place]))
         right = len(planted.support_labels) - 1
