@@ -198,8 +198,7 @@ def change_limits(kinds: Sequence[str], cache: Path, outcomes: Path) -> None:
         print(f"{kind}: {limit:.3f} in place of {prior.trust.suspicion:.3f}", flush=True)
         trust = replace(prior.trust, suspicion=limit)
         if kind == PHOTOS:
-            training = {"limits": about, "start": {"digest": prior.digest, **prior.training}}
-            save_prior(SHIPPED, prior.inductive, prior.together, trust, training)
+            save_prior(SHIPPED, prior.inductive, prior.together, trust, prior.training | {"limits": about})
         else:
             kept = read_json(TRUST_BY_KIND)
             kept["trust"][kind] = trust.as_json()

@@ -154,10 +154,10 @@ def main() -> None:
             "processors": os.cpu_count(),
             "commit": asked.stdout.strip(),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "log": done.stderr.splitlines(),
         }
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "tiered_sized.json").write_text(json.dumps(record, indent=1) + "\n")
-        (options.out / "tiered_sized.log").write_text(f"$ {record['command']}\n{done.stderr}{json.dumps(record)}\n")
         print(json.dumps(record, indent=1))
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -207,7 +207,7 @@ def test_sentences_have_their_own_numbers_of_trust():
 
     The head itself is the same as that of photos.
     """
-    kept, start = read_json(TRUST_BY_KIND), load_prior().training["start"]["digest"]
+    kept, start = read_json(TRUST_BY_KIND), load_prior().training["limits"]["prior"]
     assert {about["prior"] for about in kept["about"].values()} <= {start, prior_digest()}
     mine = TextClassifier(letters).fit(TOPICS)
     head = mine.fitted.head
