@@ -8,8 +8,9 @@ from torch.nn import functional
 
 from e3bm.core.episode import TaskBatch
 from e3bm.methods.ctm import GAP, Ctm
-from e3bm.methods.egnn import EDGE_FLOOR, SLOPE, ChannelNet, Egnn, GraphLayer
+from e3bm.methods.egnn import Egnn
 from e3bm.methods.meta_opt_net import MetaOptNet
+from e3bm.methods.networks.graph_layers import EDGE_FLOOR, SLOPE, ChannelNet, GraphLayer
 
 QpFunction = Callable[..., Tensor]
 

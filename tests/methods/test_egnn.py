@@ -406,7 +406,7 @@ def test_how_many_graphs_are_taken_at_once_makes_no_difference(setting, training
     """One task, or in tests one graph, at a time: the same scores, losses, statistics and dropped channels."""
     found = []
     for pairs in (1, 50, 10**9):
-        monkeypatch.setattr("e3bm.methods.egnn.PAIRS_AT_ONCE", pairs)
+        monkeypatch.setattr("e3bm.methods.networks.graph_layers.PAIRS_AT_ONCE", pairs)
         method, tasks = egnn(setting, dropout=0.5).train(training), batch(3)
         torch.manual_seed(4)
         trace = learner(method)(tasks)
