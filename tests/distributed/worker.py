@@ -16,6 +16,8 @@ import json
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -105,9 +107,20 @@ def gradients_beside_ddp(folder):
     torch.save(found, folder / f"gradients{os.environ['RANK']}.pt")
 
 
+def thread_names():
+    """The names of the threads that the kernel lists for this process."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended since it was listed
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
 def list_threads(folder):
-    """The names of the threads alive, written down."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    """The names of the threads alive, written down: one that has ended is listed for a moment longer, a live one for good."""
+    deadline = time.monotonic() + 5
+    while any("gloo" in name or "tcpstore" in name for name in (names := thread_names())) and time.monotonic() < deadline:
+        time.sleep(0.01)
     (folder / f"threads{os.environ['RANK']}.json").write_text(json.dumps(names))
 
 
