@@ -30,7 +30,7 @@ from e3bm.runs.folder.run_folder import RunFolder, opened
 from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
-from e3bm.runs.training.optimisers import check_gradients
+from e3bm.runs.training.optimisers import Sgd, check_gradients
 from e3bm.runs.training.teacher import Lesson, Teacher, disagreement
 
 LOG_EVERY = 10
@@ -93,7 +93,7 @@ def pretrain(
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain}]
-    optimiser = torch.optim.SGD(groups, lr=settings.rate, momentum=0.9, nesterov=True)
+    optimiser = Sgd(groups, lr=settings.rate, momentum=0.9, nesterov=True)
     per_epoch = len(batches)
     total = settings.epochs * per_epoch
     place = Continuation(model, optimiser, run, engine, total)
