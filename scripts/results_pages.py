@@ -22,7 +22,7 @@ from e3bm.report.compare import Question, compare, compared_runs, comparison_tab
 from e3bm.report.result_words import told_apart
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
-from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.kept.store import open_results
 from e3bm.runs.result import Result
 from e3bm.runs.settings import TrainSettings
 
@@ -76,7 +76,7 @@ def _table(name: str, old: str) -> str:
         return _measured_table(name.removeprefix("measured "))
     if name.startswith("study "):
         place, _, elsewhere = name.removeprefix("study ").partition(" ")
-        kept = entries(KeptResults(RESULTS).runs(f"study/{place}"))
+        kept = entries(open_results(RESULTS).runs(f"study/{place}"))
         found = [each for each in kept if (each.first.dataset != each.first.trained_on) == bool(elsewhere)]
         return _entries_table(found, data=bool(elsewhere) or len({each.first.split for each in found}) > 1)
     return "".join(old.splitlines(keepends=True)[1:-1])  # not ours to fill
@@ -87,7 +87,7 @@ def _compared(shots: int, *, uneven: bool) -> tuple[Result, ...]:
     """What `e3bm compare` finds; nothing where nothing was measured yet."""
     try:
         return tuple(
-            compare(compared_runs(KeptResults(RESULTS)), Question("fc100", shots, against=AGAINST, uneven=uneven))
+            compare(compared_runs(open_results(RESULTS)), Question("fc100", shots, against=AGAINST, uneven=uneven))
         )
     except SettingsError:
         return ()
@@ -121,7 +121,7 @@ def _methods() -> dict[str, str]:
     """The method's name of every system; features alone are tested by the nearest class mean."""
     alone = NearestMean.settings.model_fields["name"].default
     return {
-        run.system: run.trained.method.name if run.trained else alone for run in compared_runs(KeptResults(RESULTS))
+        run.system: run.trained.method.name if run.trained else alone for run in compared_runs(open_results(RESULTS))
     }
 
 
@@ -163,7 +163,7 @@ def _short_table() -> str:
 
 def _cross_fitted_table() -> str:
     """Methods alone and with E3BM, on cross-fitted tasks: 1- and 5-shot, even and uneven queries in one line."""
-    kept, rows = KeptResults(RESULTS), []
+    kept, rows = open_results(RESULTS), []
     for method, places in CROSS_FITTED.items():
         for arm in ("plain", "lstm"):
             cells, first = [], None
@@ -251,7 +251,7 @@ def _ablation_entries() -> list[Entry]:
 def _cross_table(*, whitened: bool) -> str:
     found = [
         each
-        for each in entries(KeptResults(RESULTS).tabled())
+        for each in entries(open_results(RESULTS).tabled())
         if each.first.trained_on == "fc100" != each.first.dataset
     ]
     return _entries_table([each for each in found if each.first.backbone.endswith("whitened") == whitened], data=True)

@@ -26,7 +26,7 @@ from e3bm.runs.folder.environment import describe_environment
 from e3bm.runs.folder.files import read_json, write_json
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.pack import add_runs
-from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.kept.store import open_results
 from e3bm.runs.settings import TrainSettings
 
 # Table S3: printed parameters and minutes beside our counts and measured ratios.
@@ -196,7 +196,7 @@ def kept_entries(results: Path) -> list[Entry]:
     """Everything in results that was tested on the test classes of the data that it was trained on, as in the paper."""
     return [
         entry
-        for entry in entries(KeptResults(results).tabled())
+        for entry in entries(open_results(results).tabled())
         if entry.first.split == "test" and entry.first.trained_on == entry.first.dataset and not entry.first.uneven
     ]
 

@@ -18,7 +18,7 @@ from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.run import read_run
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.kept.pack import add_runs, unpack
-from e3bm.runs.kept.store import KeptResults
+from e3bm.runs.kept.store import open_results
 from e3bm.runs.settings import PretrainSettings, TestSettings
 from e3bm.runs.system import system_of
 from e3bm.runs.training.pretrain import run_pretrain
@@ -167,7 +167,7 @@ def _is_pretrained(folder: Path, wanted: PretrainSettings) -> bool:
 def _is_kept(key: str, results: Path) -> bool:
     """Whether results keep a run of that name with its weights."""
     group, _, name = key.partition("/")
-    kept = KeptResults(results)
+    kept = open_results(results)
     return group in kept.groups and kept.group(group).weights(name) is not None
 
 

@@ -70,9 +70,9 @@ def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "compare", about)
     from e3bm.report.compare import Question, compare, compared_runs, comparison_table, comparison_text
     from e3bm.runs.folder.run import find_run_folders, read_run
-    from e3bm.runs.kept.store import KeptResults
+    from e3bm.runs.kept.store import open_results
 
-    kept = KeptResults(options.results)
+    kept = open_results(options.results)
     if not options.runs:
         kept.check_exists()
     known = compared_runs(kept) if kept.exists else []

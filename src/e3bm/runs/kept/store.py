@@ -7,7 +7,7 @@ import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,7 @@ class KeptResults:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._opened: dict[str, KeptGroup] = {}
 
     @property
     def exists(self) -> bool:
@@ -230,7 +231,10 @@ class KeptResults:
         return found
 
     def group(self, name: str) -> KeptGroup:
-        return KeptGroup(self.root / name, self.environments, self.content)
+        """The runs of one folder, read when somebody asks for them and then kept."""
+        if name not in self._opened:
+            self._opened[name] = KeptGroup(self.root / name, self.environments, self.content)
+        return self._opened[name]
 
     def content(self, path: Path) -> bytes:
         """The bytes of a file, if they are those that the manifest answers for."""
@@ -308,6 +312,7 @@ class KeptResults:
                 path.unlink(missing_ok=True)
             else:
                 write_bytes(path, part)
+        self._opened.clear()
         for name in ("environments", "_accepted"):
             self.__dict__.pop(name, None)
         write_json(self.root / MANIFEST, {"format": FORMAT, "sha256": self.digests()})
@@ -332,11 +337,28 @@ class KeptResults:
         return changed + [f"{name} is not in the manifest" for name in found if name not in known]
 
 
+def open_results(root: Path) -> KeptResults:
+    """The results of a folder; whoever asks again has those that were read, as long as their manifest is the same."""
+    try:
+        manifest = (root / MANIFEST).read_bytes()
+    except OSError:
+        return KeptResults(root)
+    if f'"{BEING_WRITTEN}"'.encode() in manifest:  # it may stay as it is while files change
+        return KeptResults(root)
+    return _read_once(root, Path.cwd(), manifest)
+
+
+@lru_cache(maxsize=4)
+def _read_once(root: Path, seen_from: Path, manifest: bytes) -> KeptResults:
+    """The same object for the same contents: the manifest has the digest of every file."""
+    return KeptResults(root)
+
+
 def kept_run(path: Path) -> tuple[KeptGroup, str] | None:
     """The group and name of a path such as results/fc100/NAME, if a run is kept there."""
     for folder in path.parents:
         if (folder / RUNS).is_file():
-            group, name = KeptResults(folder.parent).group(folder.name), str(path.relative_to(folder))
+            group, name = open_results(folder.parent).group(folder.name), str(path.relative_to(folder))
             return (group, name) if name in group.kinds else None
     return None
 
@@ -345,7 +367,7 @@ def kept_runs(path: Path) -> list[Run]:
     """The runs that are kept under a path such as results/fc100, results/study/NAME or results/fc100/NAME."""
     for folder in (path, *path.parents):
         if (folder / RUNS).is_file():
-            runs = KeptResults(folder.parent).group(folder.name).runs
+            runs = open_results(folder.parent).group(folder.name).runs
             return [run for run in runs if run.path.is_relative_to(path)]
     return []
 
