@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_two_machines import free_port
 
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.training.train import run_train
+from free_ports import free_port
 from small_runs import flags, settings, words
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "slurm_train.sh"

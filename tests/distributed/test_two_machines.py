@@ -1,7 +1,6 @@
 """Two torchrun agents that meet over the network, as on two machines: the run is that of one process."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -11,13 +10,8 @@ from worker import FEW
 
 from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.training.train import run_train
+from free_ports import free_port
 from small_runs import flags, settings, words
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.slow

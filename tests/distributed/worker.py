@@ -3,8 +3,9 @@
 worker.py cases FOLDER          every case of CASES, a pretraining, and a test of them all; gradients by
                                 DistributedDataParallel beside ours; which threads are left when all is said and done
 worker.py peaceful FOLDER       the command line trains every kind of KINDS
-worker.py standing FOLDER       a training in which rank 1 stops (SIGSTOP) at step 5 of its first start
-worker.py hunted FOLDER         a longer training whose processes say their numbers, so that somebody can kill them
+worker.py standing FOLDER       a training in which rank 1 stops (SIGSTOP) at step 5, once
+worker.py hunted FOLDER         a longer training whose processes say their numbers, so that somebody can kill them; its
+                                last step waits until a file says that there were enough kills
 worker.py dying FOLDER          the same, but in each training rank 1 is killed at step 5 and, after the restart, rank 0
                                 at step 8
 
@@ -65,7 +66,8 @@ CASES = {
 }
 # A shift before batch statistics has no gradient but rounding noise, which Adam divides by 1e-8.
 LOOSER = {"mtl-scaled by adam": 1e-9, "sib+e3bm by adam": 1e-7}
-HUNTED = {"optimiser__steps": 400, "validation__every": 50, "checkpoint_every": 5}
+HUNTED = {"optimiser__steps": 100, "validation__every": 50, "checkpoint_every": 5}
+ENOUGH = "enough"  # a file: the hunt is over, and trainings may end
 HERE = Path(__file__).parent
 FEW = {"optimiser__steps": 6, "validation__every": 3, "machine__precision": "float64"}
 KINDS = ("mtl-scaled+e3bm", "maml", "pretrain")
@@ -142,11 +144,26 @@ class Dying(Silent):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Hunted(Silent):
+    """Does not let a training end as long as there is somebody who will kill it."""
+
+    def __init__(self, folder):
+        self.enough = folder / ENOUGH
+
+    def advance(self, done, **numbers):
+        while done == HUNTED["optimiser__steps"] - 1 and not self.enough.exists():
+            time.sleep(0.01)
+
+
 class Standing(Silent):
     """Makes the second process stand still, once."""
 
+    def __init__(self, folder):
+        self.stood = folder / "stood"
+
     def advance(self, done, **numbers):
-        if done == 5 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if done == 5 and os.environ["RANK"] == "1" and not self.stood.exists():
+            self.stood.touch()
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -157,13 +174,13 @@ if __name__ == "__main__":
         run_cases(folder, folder / "many")
         gradients_beside_ddp(folder)
     elif mode == "standing":
-        run_train(settings(folder, "mtl"), folder / "standing", Standing())
+        run_train(settings(folder, "mtl"), folder / "standing", Standing(folder))
     elif mode == "hunted":
         place = folder / f"start{os.environ['TORCHELASTIC_RESTART_COUNT']}"
         place.mkdir(exist_ok=True)
         (place / f"{os.environ['RANK']}.partial").write_text(str(os.getpid()))
         (place / f"{os.environ['RANK']}.partial").rename(place / os.environ["RANK"])
-        run_train(settings(folder, "mtl", **HUNTED), folder / "hunted")
+        run_train(settings(folder, "mtl", **HUNTED), folder / "hunted", Hunted(folder))
     elif mode == "peaceful":
         for kind in KINDS:
             place = ["--run", str(folder / f"peaceful-{kind}")]

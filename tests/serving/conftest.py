@@ -78,15 +78,15 @@ def running(
             served.should_exit = True
 
         try:
-            for _ in range(1000):
+            for _ in range(6000):
                 if served.started:
                     break
                 time.sleep(0.01)
-            assert served.started, "the server did not start within 10 seconds"
+            assert served.started, "the server did not start within a minute"
             yield f"http://127.0.0.1:{place.getsockname()[1]}", stop, app.state.service
         finally:
             stop()
-            thread.join(30)
+            thread.join(120)
     assert not thread.is_alive()
 
 

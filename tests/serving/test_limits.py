@@ -127,10 +127,7 @@ def test_too_many_at_once_are_told_to_come_back(serve_with, glyph_png, stoppable
         for one in sent:
             one.start()
         try:
-            for _ in range(500):
-                if "in_flight 3.0\n" in visitor.get("/metrics").text:
-                    break
-                time.sleep(0.01)
+            until(lambda: "in_flight 3.0\n" in visitor.get("/metrics").text)
             refused = visitor.get("/workspace")
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
@@ -138,21 +135,22 @@ def test_too_many_at_once_are_told_to_come_back(serve_with, glyph_png, stoppable
         finally:
             network.may.touch()
             for one in sent:
-                one.join(30)
+                one.join(120)
         assert len(visitor.get("/workspace").json()["classes"][0]["photos"]) == 2
 
 
 def test_work_that_takes_too_long_is_given_up_and_the_rest_goes_on(serve_with, glyph_png, stoppable) -> None:
     classifier, network = stoppable
     with serve_with(classifier, timeout=1) as visitor:
-        number = visitor.post("/classes", json={"name": "a"}).json()["id"]
+        workspace = visitor.service.workspace  # asked directly: on a busy machine any request may be given up
+        number = workspace.create_class("a").number
         network.may.unlink()
         refused = visitor.photos(f"/classes/{number}/photos", glyph_png("g", 0))
         assert refused.status_code == 503
         assert "longer than 1 second" in refused.json()["error"]
         network.may.touch()
         until(lambda: visitor.photos(f"/classes/{number}/photos", glyph_png("g", 1)).status_code == 201)
-        assert len(visitor.get("/workspace").json()["classes"][0]["photos"]) == 1
+        assert len(workspace.snapshot.classes[0].photos) == 1
 
 
 def test_stopping_waits_for_the_requests_in_flight(serve_with, glyph_png, stoppable) -> None:
@@ -169,7 +167,7 @@ def test_stopping_waits_for_the_requests_in_flight(serve_with, glyph_png, stoppa
         until(network.entered.exists)
         visitor.stop()
         network.may.touch()
-        sent.join(30)
+        sent.join(120)
     assert [answer.status_code for answer in answers] == [201]
 
 
@@ -295,10 +293,5 @@ def test_a_client_that_leaves_harms_nobody(visitor, address) -> None:
     with socket.create_connection((place.hostname, place.port), timeout=20) as line:
         head = f"POST /classes/{number}/photos HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999\r\n"
         line.sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n".encode())
-    for _ in range(200):
-        metrics = httpx.get(f"{address}/metrics").text
-        if "in_flight 1.0\n" in metrics:
-            break
-        time.sleep(0.01)
-    assert "in_flight 1.0\n" in metrics
-    assert 'status="500"' not in metrics
+    until(lambda: "in_flight 1.0\n" in httpx.get(f"{address}/metrics", timeout=60).text)
+    assert 'status="500"' not in httpx.get(f"{address}/metrics", timeout=60).text

@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -701,7 +702,8 @@ def test_twelve_classes_leave_every_step_in_reach(opened, glyph_png, tmp_path) -
     for _ in range(20):
         if further.is_hidden():
             break
-        further.click()
+        with suppress(sync_api.TimeoutError):  # the list was still moving, and then there were no more below
+            further.click(timeout=5000)
         page.wait_for_timeout(500)
     expect(card(page, "class 12")).to_be_in_viewport(ratio=1)
     phone = opened(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)

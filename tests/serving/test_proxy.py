@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ import httpx
 import pytest
 
 from e3bm.serving.settings import ServeSettings
+from free_ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "serving.md").read_text()
 NAME = "photos.example.org"
@@ -113,22 +115,19 @@ def caddy(behind: str, folder: Path):
         yield port
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextmanager
 def running(command: list[str], port: int, environment: dict[str, str] | None = None):
     """A process that listens on a port."""
     with subprocess.Popen(command, env=environment) as started:
         try:
-            for _ in range(500):
+            for _ in range(3000):
+                assert started.poll() is None, "the proxy has ended"
                 with socket.socket() as probe:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
-                threading.Event().wait(0.02)
+                time.sleep(0.02)
+            else:
+                pytest.fail("the proxy did not listen within a minute")
             yield
         finally:
             started.terminate()

@@ -53,7 +53,7 @@ def test_no_more_than_the_depth_is_made_ahead() -> None:
     assert not asked_for_more.wait(0.3)
     assert len(made) <= 5
     assert next(loop) == 1
-    assert asked_for_more.wait(10)
+    assert asked_for_more.wait(120)
     loop.close()  # type: ignore[attr-defined]
     assert not workers()
 
@@ -94,5 +94,5 @@ def test_one_item_ahead_is_made_while_the_first_is_used() -> None:
 
     loop = prefetched(items(), 1)
     assert next(loop) == 0
-    assert second.wait(10)  # nobody has asked for it yet
+    assert second.wait(120)  # nobody has asked for it yet
     assert list(loop) == [1]
