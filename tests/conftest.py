@@ -1,6 +1,7 @@
 """Shape annotations are checked in tests; every test runs on one thread and draws the same random numbers.
 
 `make test-elsewhere` changes threads, numbers and order: E3BM_TEST_THREADS, E3BM_TEST_SEED and pytest --random-order.
+Shapes depend on none of these, so it does without their checks: E3BM_TEST_SHAPES=0.
 """
 
 import os
@@ -10,11 +11,12 @@ from pathlib import Path
 from jaxtyping import install_import_hook
 
 # Before anything of the package is imported.
-install_import_hook(["e3bm.core", "e3bm.methods", "e3bm.backbones", "e3bm.core.episode"], "beartype.beartype")
+if os.environ.get("E3BM_TEST_SHAPES", "1") == "1":
+    install_import_hook(["e3bm.core", "e3bm.methods", "e3bm.backbones", "e3bm.core.episode"], "beartype.beartype")
 sys.path.insert(0, str(Path(__file__).parent))  # for small_runs
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
 torch.set_num_threads(int(os.environ.get("E3BM_TEST_THREADS", "1")))
 SEED = int(os.environ.get("E3BM_TEST_SEED", "0"))

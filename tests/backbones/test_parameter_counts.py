@@ -6,6 +6,8 @@ from torch import nn
 
 from e3bm.backbones import build, learnable_parameters, scale_and_shift
 
+pytestmark = pytest.mark.same_anywhere
+
 
 @pytest.fixture(autouse=True)
 def _allocate_nothing():

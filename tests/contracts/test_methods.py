@@ -122,6 +122,7 @@ def test_every_method_is_here():
     assert set(METHODS) == set(EXAMPLES) | set(DIRECT)
 
 
+@pytest.mark.same_anywhere
 @pytest.mark.parametrize("name", list(METHODS))
 def test_it_declares_itself(name):
     """Its settings have its name and make it of parts; what it may be given is known to the settings of a run."""
@@ -137,6 +138,7 @@ def test_it_declares_itself(name):
         assert set(choices) <= set(get_args(group.model_fields[field].annotation))
 
 
+@pytest.mark.same_anywhere
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_parameter_has_a_kind(name):
     method = (EXAMPLES.get(name) or DIRECT[name])[0]()
@@ -203,6 +205,7 @@ def test_a_checkpoint_brings_a_direct_method_back(name):
     assert torch.equal(model(tasks).scores, again(tasks).scores)
 
 
+@pytest.mark.same_anywhere
 @pytest.mark.parametrize("name", DIRECT)
 def test_settings_refuse_what_a_direct_method_does_not_have(name):
     title, needs = METHODS[name].settings.title, METHODS[name].settings.needs
@@ -215,6 +218,7 @@ def test_settings_refuse_what_a_direct_method_does_not_have(name):
         )
 
 
+@pytest.mark.same_anywhere
 def test_no_method_is_named_outside_of_its_own_rooms():
     """A method is chosen by its name in settings; only methods/ and paper/ may write one down.
 

@@ -15,6 +15,8 @@ from e3bm.fewshot.fitted_head import PredictionArrays
 from e3bm.fewshot.prediction import COLUMNS, csv_table, prediction_records, remarks
 from photo_models import picture, support, unfitted
 
+pytestmark = pytest.mark.same_anywhere
+
 ROOT = Path(__file__).resolve().parents[2]
 SETS = np.array([[False, True, True], [True, False, False]])
 ARRAYS = PredictionArrays(

@@ -121,6 +121,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.same_anywhere
 def test_a_work_process_of_a_server_imports_nothing_of_the_web_framework():
     run(WORK)
 
@@ -141,6 +142,7 @@ def test_predict_imports_nothing_heavy_and_says_what_torch_says(model, photo, mo
         assert found["probabilities"][name] == pytest.approx(expected["probabilities"][name], abs=1e-5)
 
 
+@pytest.mark.same_anywhere
 def test_a_server_answers_without_torch_in_any_of_its_processes(model, photo, tmp_path):
     program = tmp_path / "serve.py"
     program.write_text(SERVE)

@@ -114,6 +114,7 @@ def test_nothing_has_no_share():
     assert Share(0, 0).value is Share(0, 0).interval is None
 
 
+@pytest.mark.same_anywhere
 def test_the_page_is_whole_and_alone(found, tmp_path):
     found.save(tmp_path / "e.html", "a <b>title</b>")
     text = (tmp_path / "e.html").read_text()
@@ -161,11 +162,13 @@ def test_one_class_has_a_recall_and_no_precision(model, tmp_path):
         model.evaluate(folder / "sky")
 
 
+@pytest.mark.same_anywhere
 def test_a_perfect_result_has_a_page_too(model):
     page = model.evaluate({name: pictures(name, 1, 70) for name in CLASSES[:2]}).to_html()
     assert "Every photo got its right name" in page or "was called" in page
 
 
+@pytest.mark.same_anywhere
 def test_the_command_prints_and_writes(pretrained_run, tmp_path, capsys):
     photos = write_folder(tmp_path / "photos")
     model, out = tmp_path / "m.e3bm", tmp_path / "of birds.html"

@@ -102,6 +102,7 @@ def test_unreadable_photos_are_named_or_skipped(model, tmp_path):
         model.suggest([])
 
 
+@pytest.mark.same_anywhere
 def test_the_commands_go_round(pretrained_run, tmp_path, capsys):
     model = tmp_path / "m.e3bm"
     photos = write_folder(tmp_path / "photos")

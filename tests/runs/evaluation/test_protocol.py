@@ -17,6 +17,8 @@ from e3bm.runs.evaluation.protocol import (
     seen_classes,
 )
 
+pytestmark = pytest.mark.same_anywhere
+
 
 def test_an_image_that_is_labelled_and_asked_for_is_refused():
     with pytest.raises(DataError, match="Episode 7 has image 3 in its support and in its queries"):
