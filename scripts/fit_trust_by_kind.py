@@ -192,6 +192,7 @@ def change_limits(kinds: Sequence[str], cache: Path, outcomes: Path) -> None:
             "command": f"python scripts/fit_trust_by_kind.py --limits {kind}",
             "commit": commit(),
             "prior": prior.digest,
+            "learned_parts": prior.learned_digest,
             "python": platform.python_version(),
             "data": {table.about: sha256(table.features.tobytes()).hexdigest() for table in tables},
         }
@@ -249,6 +250,7 @@ def main() -> None:
             f"--seed {options.seed}{changes}",
             "commit": commit(),
             "prior": prior.digest,
+            "learned_parts": prior.learned_digest,
             "python": platform.python_version(),
             **about,
         }

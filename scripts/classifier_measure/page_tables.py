@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from classifier_measure import kept
 
 Row = dict[str, Any]
-Cell = tuple[int, int]
 OURS = "E3BMClassifier"
 MOST_ECE, KEPT = 5.0, (92.0, 98.0)
+WAYS = ("data", "ways")
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "classifier"
 
 
@@ -25,9 +25,32 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return "\n".join([show(first), "|---" * len(first) + "|", *map(show, lines)])
 
 
-def by_shots(first: str, names: Sequence[str], shots: Sequence[int], show: Callable[[str, int], str]) -> str:
-    """A line for each name, a column for each number of shots."""
-    return table([first, *map(shots_words, shots)], ([name, *(show(name, each) for each in shots)] for name in names))
+def by_shots(head: Sequence[str], cells: Mapping[tuple[Any, ...], Row], show: Callable[[Row], str]) -> str:
+    """A column for each number of shots, which is the end of a key, and a line for each of the other parts."""
+    shots = sorted({key[-1] for key in cells})
+    lines = (
+        [*map(str, first), *(show(cells[*first, each]) if (*first, each) in cells else "" for each in shots)]
+        for first in dict.fromkeys(key[:-1] for key in cells)
+    )
+    return table([*head, *map(shots_words, shots)], lines)
+
+
+def cells_of(found: dict[str, kept.Part], names: Iterable[str], part: str = "") -> list[tuple[str, kept.Part]]:
+    """The cells of some data, by ways and shots; of those only that have a part, if one is named."""
+    order = lambda cell: (cell["ways"], cell["shots"])
+    every = ((name, cell) for name in names for cell in sorted(found[name]["cells"].values(), key=order))
+    return [(name, cell) for name, cell in every if not part or part in cell]
+
+
+def place(name: str, cell: Row) -> list[str]:
+    """Where a line about a cell begins."""
+    return [name, str(cell["ways"]), str(cell["shots"])]
+
+
+def standing(differences: Sequence[Row]) -> tuple[int, int, int]:
+    """In how many ours is ahead by more than the interval, level, and behind."""
+    ahead, behind = (sum(sign * one["accuracy"] > one["ci"] for one in differences) for sign in (1, -1))
+    return ahead, len(differences) - ahead - behind, behind
 
 
 def shots_words(shots: int) -> str:
@@ -37,8 +60,8 @@ def shots_words(shots: int) -> str:
 def compared(rows: list[Row], ways: int) -> str:
     """Accuracy, difference and calibration of every classifier in the cells of a number of ways."""
     own = {(row["method"], row["shots"]): row for row in rows if row["ways"] == ways}
-    names, shots = list(dict.fromkeys(name for name, _ in own)), sorted({shots for _, shots in own})
-    cell = lambda show: lambda name, each: show(own[name, each]) if (name, each) in own else ""
+    rivals = {key: row for key, row in own.items() if row["method"] != OURS}
+    grid = partial(by_shots, ["classifier"])
     difference = lambda row: (
         f"{row['ours_minus_this']['accuracy']:+.2f} ± {row['ours_minus_this']['ci']:.2f}"
         if "ours_minus_this" in row
@@ -47,11 +70,11 @@ def compared(rows: list[Row], ways: int) -> str:
     return "\n\n".join(
         [
             f"{ways} ways, accuracy %:",
-            by_shots("classifier", names, shots, cell(lambda row: f"{row['accuracy']:.2f} ± {row['ci']:.2f}")),
+            grid(own, lambda row: f"{row['accuracy']:.2f} ± {row['ci']:.2f}"),
             "Ours, each query alone, minus the row:",
-            by_shots("classifier", [name for name in names if name != OURS], shots, cell(difference)),
+            grid(rivals, difference),
             "ECE %, and NLL in brackets:",
-            by_shots("classifier", names, shots, cell(lambda row: f"{row['ece']:.1f} ({row['nll']:.3f})")),
+            grid(own, lambda row: f"{row['ece']:.1f} ({row['nll']:.3f})"),
         ]
     )
 
@@ -73,8 +96,8 @@ def short(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     for name in names:
         for ours, best in duels(found[name]["rows"]):
             line = [
-                name, str(ours["ways"]), str(ours["shots"]), f"{ours['accuracy']:.2f} ± {ours['ci']:.2f}",
-                f"{ours['says']:.1f}", f"{ours['ece']:.1f}",
+                *place(name, ours), f"{ours['accuracy']:.2f} ± {ours['ci']:.2f}", f"{ours['says']:.1f}",
+                f"{ours['ece']:.1f}",
             ]  # fmt: skip
             if best:
                 ahead = best["ours_minus_this"]
@@ -89,12 +112,7 @@ def against_best(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     lines = []
     for name in names:
         ahead = [best["ours_minus_this"] for _, best in duels(found[name]["rows"]) if best]
-        counts = (
-            sum(one["accuracy"] > one["ci"] for one in ahead),
-            sum(abs(one["accuracy"]) <= one["ci"] for one in ahead),
-            sum(one["accuracy"] < -one["ci"] for one in ahead),
-        )
-        lines.append([name, *(f"{met} of {len(ahead)}" for met in counts)])
+        lines.append([name, *(f"{met} of {len(ahead)}" for met in standing(ahead))])
     return table(["data", "ahead of the best rival", "level", "behind"], lines)
 
 
@@ -105,22 +123,18 @@ def by_rival(found: dict[str, kept.Part], names: Sequence[str]) -> str:
         rows = [row for row in found[name]["rows"] if row["setting"] == "inductive" and "ours_minus_this" in row]
         for rival in dict.fromkeys(row["method"] for row in rows):
             own = [row["ours_minus_this"] for row in rows if row["method"] == rival]
-            ahead, behind = (sum(sign * one["accuracy"] > one["ci"] for one in own) for sign in (1, -1))
             mean = sum(one["accuracy"] for one in own) / len(own)
-            shown = f"{ahead} / {len(own) - ahead - behind} / {behind}, {mean:+.2f}"
-            lines.setdefault(rival, []).append(shown)
+            lines.setdefault(rival, []).append(f"{' / '.join(map(str, standing(own)))}, {mean:+.2f}")
     return table(["rival", *names], ([rival, *shown] for rival, shown in lines.items()))
 
 
 def flags(found: dict[str, kept.Part], names: Sequence[str], columns: dict[str, tuple[str, str]]) -> str:
     """A line for each cell, with some of its numbers of trust: the head of a column to (part, number)."""
     lines = []
-    for name in names:
-        cells = sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"]))
-        for cell in cells:
-            shown = [_with_interval(_part(cell, part), number) for part, number in columns.values()]
-            if any(shown):
-                lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
+    for name, cell in cells_of(found, names):
+        shown = [_with_interval(_part(cell, part), number) for part, number in columns.values()]
+        if any(shown):
+            lines.append([*place(name, cell), *shown])
     return table(["data", "ways", "shots", *columns], lines)
 
 
@@ -166,10 +180,9 @@ BATCHES = {"even": "all queries", "uneven": "uneven", "one_class": "one class"}
 
 def map_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     """Queries used together by us and by MAP: accuracy cell by cell, and the means of all that was measured."""
-    cells = [(name, cell) for name in names for cell in found[name]["cells"].values() if "map" in cell]
-    lines, means = [], []
-    for name, cell in sorted(cells, key=lambda one: (one[0], one[1]["ways"], one[1]["shots"])):
-        line = [name, str(cell["ways"]), str(cell["shots"])]
+    cells, lines, means = cells_of(found, names, "map"), [], []
+    for name, cell in cells:
+        line = place(name, cell)
         for kind in BATCHES:
             line.append(f"{cell['map'][kind]['ours']['accuracy']:.1f}")
             for other in ("map", "map_unit_again"):
@@ -191,11 +204,10 @@ def map_tables(found: dict[str, kept.Part], names: Sequence[str]) -> str:
 
 def views_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     """One view of a photo, and how much more accurate the mean with its mirror image is, in the support or in all."""
-    cells = [(name, cell) for name in names for cell in found[name]["cells"].values() if "views" in cell]
     lines = []
-    for name, cell in sorted(cells, key=lambda one: (one[0], one[1]["ways"], one[1]["shots"])):
+    for name, cell in cells_of(found, names, "views"):
         one, *others = (cell["views"][kind] for kind in ("one view", "support", "both"))
-        lines.append([name, str(cell["ways"]), str(cell["shots"]), f"{one['accuracy']:.2f} ± {one['ci']:.2f}"])
+        lines.append([*place(name, cell), f"{one['accuracy']:.2f} ± {one['ci']:.2f}"])
         for more in others:
             gain = f"{more['accuracy']:+.2f} ± {more['ci']:.2f}"
             lines[-1].append(f"**{gain}**" if abs(more["accuracy"]) > more["ci"] else gain)
@@ -209,12 +221,9 @@ def sentences_table(found: dict[str, kept.Part], names: Sequence[str]) -> str:
     """What the flag rejects and what sets cover, with the numbers of TextClassifier."""
     columns = {"unknown rejected %": "rejected_unknown", "in sets of 90 %": "coverage_at_90"}
     lines = []
-    for name in names:
-        cells = [cell for cell in found[name]["cells"].values() if "text" in cell]
-        for cell in sorted(cells, key=lambda one: (one["ways"], one["shots"])):
-            own = cell["text"]["sentences"] | _flag(found[name], KINDS[name], cell)
-            shown = (_with_interval(own, number) for number in columns.values())
-            lines.append([name, str(cell["ways"]), str(cell["shots"]), *shown])
+    for name, cell in cells_of(found, names, "text"):
+        own = cell["text"]["sentences"] | _flag(found[name], KINDS[name], cell)
+        lines.append([*place(name, cell), *(_with_interval(own, number) for number in columns.values())])
     return table(["data", "ways", "shots", *columns], lines)
 
 
@@ -232,20 +241,9 @@ def claims_of(found: dict[str, kept.Part], kinds: dict[str, str]) -> Claims:
     claims: Claims = {}
     for part_of in (kept.claims_of, kept.flag_of):  # the flag alone may have been measured again
         for name, kind in kinds.items():
-            for cell in sorted(found[name]["cells"].values(), key=lambda cell: (cell["ways"], cell["shots"])):
-                if part_of(kind) in cell:
-                    claims.setdefault((name, cell["ways"], cell["shots"]), {}).update(cell[part_of(kind)])
+            for _, cell in cells_of(found, [name], part_of(kind)):
+                claims.setdefault((name, cell["ways"], cell["shots"]), {}).update(cell[part_of(kind)])
     return claims
-
-
-def claims_table(claims: Claims, text: Callable[[dict[str, float]], str]) -> str:
-    """A line for each data set and number of ways, a column for each number of shots."""
-    shots = sorted({cell[2] for cell in claims})
-    lines = [
-        [name, str(ways), *(text(claims[name, ways, each]) if (name, ways, each) in claims else "" for each in shots)]
-        for name, ways in dict.fromkeys(cell[:2] for cell in claims)
-    ]
-    return table(["data", "ways", *map(shots_words, shots)], lines)
 
 
 def aims_table(claims: Claims) -> str:
@@ -297,12 +295,8 @@ def network_accuracy(line: Row) -> str:
 def left_out_table(lines: list[Row]) -> str:
     """Left-out, expected and true accuracy."""
     own = {(line["pool"], line["ways"], line["shots"]): line for line in lines}
-    shots = sorted({cell[2] for cell in own})
-    show = lambda line: ", ".join(f"{line[name]:.0f}" for name in ("left_out", "expected", "truth"))
-    rows = dict.fromkeys(cell[:2] for cell in own)
-    return table(
-        ["data", "ways", *map(shots_words, shots)],
-        ([pool, str(ways), *(show(own[pool, ways, each]) for each in shots)] for pool, ways in rows),
+    return by_shots(
+        WAYS, own, lambda line: ", ".join(f"{line[name]:.0f}" for name in ("left_out", "expected", "truth"))
     )
 
 
@@ -348,10 +342,10 @@ def tables() -> dict[str, Callable[[], str]]:
     trusted = lambda line: f"{line['ece']:.1f}, {line['kept_known']:.1f} ± {line['kept_known_ci']:.1f}"
     return {
         "aims": partial(aims_table, own),
-        "too sure": partial(claims_table, own, gap),
-        "known kept": partial(claims_table, own, share),
-        "any, too sure": partial(claims_table, unnamed, gap),
-        "any, known kept": partial(claims_table, unnamed, share),
+        "too sure": partial(by_shots, WAYS, own, gap),
+        "known kept": partial(by_shots, WAYS, own, share),
+        "any, too sure": partial(by_shots, WAYS, unnamed, gap),
+        "any, known kept": partial(by_shots, WAYS, unnamed, share),
         "best rival": partial(against_best, found, DATA),
         "each rival": partial(by_rival, found, DATA),
         "every cell": partial(short, found, DATA),

@@ -27,10 +27,10 @@ class PeerError(E3BMError):
     """Another process of the same run that is gone or does not answer."""
 
 
-def some_of(names: Sequence[str], most: int = 3) -> str:
-    """`a, b, c and 5 more`: the first of many names."""
+def some_of(names: Sequence[str], most: int = 3, *, between: str = ", ") -> str:
+    """`a, b, c and 5 more`: the first of many names; whoever names things that have commas puts `; ` between them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+    return f"{between.join(names[:most])}{more}"
 
 
 def install_command(extra: str) -> str:

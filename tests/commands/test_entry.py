@@ -2,11 +2,14 @@
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import e3bm
 from e3bm.cli.commands import predict, prepare
 from e3bm.cli.complaints import EXAMPLES
 from e3bm.cli.console import parse, show
@@ -36,6 +39,57 @@ def test_only_commands_that_continue_promise_it(monkeypatch, capsys):
     monkeypatch.setattr(prepare, "run", interrupted)
     assert main(["prepare", "cub"]) == 130
     assert capsys.readouterr().err == "e3bm: interrupted; run the same command again to continue.\n"
+
+
+WAITS_AT_AN_IMPORT = """
+import sys
+from importlib.abc import MetaPathFinder
+
+
+class Waiting(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            print("here", flush=True)
+            sys.stdin.read()
+
+
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Waiting())
+from e3bm.cli.main import entry
+entry()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "after"),
+    [
+        ("e3bm.cli.console", "predict m.e3bm new", "nothing was saved."),
+        ("tyro", "prepare cub", "run the same command again to continue."),
+        ("e3bm.cli.commands.fit", "fit photos --out m.e3bm", "nothing was saved."),
+        ("e3bm.fewshot.few_shot_classifier", "fit photos --out m.e3bm", "nothing was saved."),
+    ],
+)
+def test_an_interrupt_while_a_command_is_being_imported_ends_it_politely(module, words, after):
+    """The process waits in the import until its input ends, which is after the signal was sent."""
+    command = [sys.executable, "-c", WAITS_AT_AN_IMPORT, module, *words.split()]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as started:
+        assert started.stdout.readline() == "here\n"
+        started.send_signal(signal.SIGINT)
+        _, told = started.communicate()
+        assert (started.returncode, told) == (130, f"e3bm: interrupted; {after}\n")
+
+
+def test_little_is_imported_before_the_command_line_can_be_interrupted():
+    """Neither typing nor anything of ours but the entry itself; what Python loads for itself is not counted."""
+    code = "import sys; own = set(sys.modules); import e3bm.cli.main; print(*sorted(set(sys.modules) - own))"
+    place = str(Path(e3bm.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, env={"PYTHONPATH": place}, check=True
+    )
+    loaded = done.stdout.decode().split()
+    assert [name for name in loaded if name.startswith("e3bm")] == ["e3bm", "e3bm.cli", "e3bm.cli.main"]
+    assert "typing" not in loaded
 
 
 def raising(error):

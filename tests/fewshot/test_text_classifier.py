@@ -3,16 +3,18 @@
 import csv
 import html
 import re
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from e3bm import E3BMClassifier, FewShotClassifier, TextClassifier
 from e3bm.errors import CheckpointError, DataError, SettingsError
 from e3bm.fewshot.extractor import BackboneOrigin
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.prior.shipped import SHIPPED, TRUST_BY_KIND, prior_digest
+from e3bm.fewshot.prior.shipped import SHIPPED, TRUST_BY_KIND
 from e3bm.fewshot.text import encoder as text_encoder
 from e3bm.fewshot.text.encoder import MINILM, WORDLLAMA, choose_encoder
 from e3bm.fewshot.trust import TrustPrior
@@ -202,13 +204,21 @@ def test_without_wordllama_it_says_what_to_install(monkeypatch):
     text_encoder.wordllama_extractor.cache_clear()
 
 
-def test_sentences_have_their_own_numbers_of_trust():
-    """Fitted with the shipped prior, or with the one whose learned parts it has; this encoder is not known.
+def test_all_numbers_by_kind_were_fitted_with_the_learned_parts_of_the_shipped_prior():
+    """To the last bit; numbers of trust in its file, which are no learned parts, may have changed since."""
+    shipped, told = load_prior(), read_json(TRUST_BY_KIND)["about"].values()
+    assert {about["learned_parts"] for about in told} == {shipped.learned_digest}
+    other = replace(shipped, inductive=deepcopy(shipped.inductive), trust=TrustPrior(known=()))
+    assert other.learned_digest == shipped.learned_digest
+    with torch.no_grad():
+        last = [*other.inductive.parameters()][-1].view(-1)
+        last[-1] = torch.nextafter(last[-1], torch.tensor(torch.inf))
+    assert other.learned_digest != shipped.learned_digest
 
-    The head itself is the same as that of photos.
-    """
-    kept, start = read_json(TRUST_BY_KIND), load_prior().training["limits"]["prior"]
-    assert {about["prior"] for about in kept["about"].values()} <= {start, prior_digest()}
+
+def test_sentences_have_their_own_numbers_of_trust():
+    """For an encoder that is not known; the head itself is the same as that of photos."""
+    kept = read_json(TRUST_BY_KIND)
     mine = TextClassifier(letters).fit(TOPICS)
     head = mine.fitted.head
     assert TrustPrior.from_json(head.trust) == TrustPrior.from_json(kept["trust"]["sentences"])

@@ -35,7 +35,8 @@ from e3bm.runs.folder.checkpoint import Checkpoints
 from e3bm.runs.folder.run import read_run, read_what_is_there
 from e3bm.runs.folder.run_folder import RunFolder
 from e3bm.runs.folder.tensor_files import read_tensor_file, tensor_file
-from e3bm.runs.kept.store import KeptResults, KeptRun
+from e3bm.runs.kept.group_files import KeptRun
+from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import TrainSettings
 from photo_models import PIPELINE, network, picture, support
 from result_records import result_of

@@ -239,7 +239,7 @@ def test_query_labels_serve_the_training_loss_only(setting):
 def test_estimates_are_symmetric_and_a_node_is_like_itself():
     method, tasks = egnn(), batch()
     problem = method.problem(tasks, observed=False)
-    nodes, edges = problem.direction(problem.start())
+    nodes, edges, _ = problem.direction(problem.start())
     estimate = method.layers[0].estimate(nodes, problem.layout).detach()
     assert torch.equal(estimate, estimate.mT)
     for both in (estimate, edges):
@@ -426,12 +426,22 @@ def test_edges_that_nobody_reads_may_be_left_out_of_the_last_layer(setting):
     method, tasks = egnn(setting), batch(mask=uneven_mask())
     problem = method.problem(tasks, observed=True)
     whole, state = problem.all_layers(), problem.start()
+    rate = torch.ones(2, dtype=torch.float64, requires_grad=True)
     for _ in range(LAYERS):
         found = problem.direction(state)
-        state = problem.step(state, found, torch.ones(2, dtype=torch.float64))
+        state = problem.step(state, found, rate)
     close(problem.class_scores(state.edges), problem.class_scores(whole[-1]))
     real = problem.support_pairs.unsqueeze(1).expand(-1, 2, -1, -1)
     close(problem.support_edges(found.edges)[real], problem.support_edges(whole[-1])[real])
+    # What was left out says so, and gradients of scores do not notice.
+    for edges in (found.edges, state.edges, problem.all_layers(whole=False)[-1]):
+        assert bool(edges.isnan().any()) == (setting == "inductive")
+        there = ~edges.isnan()
+        close(edges[there], whole[-1][there])
+    assert bool(problem.edge_loss(state.edges).isnan()) == (setting == "inductive")
+    (slope,) = torch.autograd.grad(problem.class_scores(state.edges).sum(), rate)
+    assert slope.isfinite().all()
+    assert slope.any()
 
 
 def test_it_learns():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from e3bm.backbones.normalisation import commit_statistics, pop_statistics
-from e3bm.errors import DataError
+from e3bm.errors import DataError, SettingsError
 from e3bm.methods.head_norm import HeadNorm, NormedLinear
 
 
@@ -76,7 +76,19 @@ def test_a_linear_layer_takes_in_its_norm(bias):
 def test_derivatives_with_counts():
     norm = randomised(HeadNorm(2)).double().train()
     counts = torch.tensor([[1.0, 2, 0, 1], [1, 1, 1, 1]], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda rows: norm(rows, counts), values(2, 4, 2).requires_grad_())
+    inputs = values(2, 4, 2).requires_grad_(), *norm.parameters()
+    assert torch.autograd.gradcheck(lambda rows, *_: norm(rows, counts), inputs)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_second_derivative_is_refused_by_a_sentence(power):
+    """Even where the first does not depend on what comes after: else it would be taken for a constant."""
+    rows = values().requires_grad_()
+    loss = randomised(HeadNorm(4)).double().train()(rows).pow(power).sum()
+    with pytest.raises(
+        SettingsError, match=r"^The BatchNorm of a head \(HeadNorm\) has no second derivative, but .*\.$"
+    ):
+        torch.autograd.grad(loss, rows, create_graph=True)
 
 
 def test_one_row_has_no_variance():

@@ -160,7 +160,7 @@ def test_a_row_is_named_exactly_or_by_a_beginning_that_no_other_has(runs):
     two = r"'MAML' is not .* one row alone; name one: MAML, pre-trained, conv4 x1; MAML, from scratch, conv4 x1\."
     with pytest.raises(SettingsError, match=two):
         partner("MAML")
-    with pytest.raises(SettingsError, match=r"name one: PT\+MAP, .*; or \d+ others\."):
+    with pytest.raises(SettingsError, match=r"name one: PT\+MAP, .* and \d+ more\."):
         partner("whitened")
 
 

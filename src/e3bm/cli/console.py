@@ -43,7 +43,7 @@ Parsed = TypeVar("Parsed")
 
 
 def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
-    """Run a command and turn what goes wrong into an exit code and a sentence.
+    """Run a command and turn what goes wrong into an exit code and a sentence; a KeyboardInterrupt passes.
 
     ``continues`` says whether the command goes on where it was interrupted when it is called again.
     """
@@ -55,10 +55,6 @@ def guarded(work: Callable[[], int], *, continues: bool = True) -> int:
         return 2
     except Interrupted as stop:
         show(f"e3bm: {stop}", file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        after = "run the same command again to continue." if continues else "nothing was saved."
-        print(f"e3bm: interrupted; {after}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); nothing is left to say to them.

@@ -52,10 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f" Did you mean '{near[0]}'?" if near else " `e3bm --help` lists the commands."
         print(f"e3bm: there is no command '{words[0]}'.{hint}", file=sys.stderr)
         return 2
-    from e3bm.cli.console import guarded
+    continues = words[0] in CONTINUING
+    try:  # imports, too: they take most of the time of a short command
+        from e3bm.cli.console import guarded
 
-    command = importlib.import_module(f"e3bm.cli.commands.{words[0].replace('-', '_')}")
-    return guarded(lambda: command.run(words[1:]), continues=words[0] in CONTINUING)
+        command = importlib.import_module(f"e3bm.cli.commands.{words[0].replace('-', '_')}")
+        return guarded(lambda: command.run(words[1:]), continues=continues)
+    except KeyboardInterrupt:
+        after = "run the same command again to continue." if continues else "nothing was saved."
+        print(f"e3bm: interrupted; {after}", file=sys.stderr)
+        return 130
 
 
 def usage() -> str:

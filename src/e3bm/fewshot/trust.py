@@ -5,6 +5,7 @@ with what the support set shows, by itself and by leaving examples out. Each wor
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -41,9 +42,8 @@ class TrustPrior:
     """Weights of the log temperature in ``temperature_facts``; empty or fewer in a prior of an older e3bm."""
     location: tuple[float, ...] = ()
     log_scale: tuple[float, ...] = ()
-    """Weights in ``known_facts`` of the mean of known scores of new examples, and of the logarithm of a unit of how
-    far they lie from it: about the distance to the lowest twentieth. Where there are fewer weights than facts, the
-    last facts have none: numbers that were fitted before these facts were known stay as they were."""
+    """Weights of KnownFacts: of the mean of known scores of new examples, and of the logarithm of a unit of how far
+    they lie from it, about the distance to the lowest twentieth. Either of the facts ``by_shots`` or of all."""
     quantiles: tuple[Curve, ...] = ()
     """Known scores minus location, over scale, at every level of LEVELS, by shots; and so for each of ``ways``."""
     ways: tuple[float, ...] = ()
@@ -172,10 +172,7 @@ def support_margin(scores: Float[Tensor, "S W"], labels: Int64[Tensor, " S"]) ->
 def choose_temperature(facts: Float[np.ndarray, " F"], trust: TrustPrior) -> float:
     """What scores are divided by."""
     if len(trust.temperature) != len(facts):
-        raise CheckpointError(
-            "This prior was made by an older e3bm and has no calibration numbers that this version can use; compute "
-            "them with `e3bm train-prior --start PRIOR --out NEW`."
-        )
+        raise _other_facts("the temperature", len(trust.temperature), len(facts))
     return math.exp(float(np.clip(facts @ np.array(trust.temperature), COLDEST, HOTTEST)))
 
 
@@ -190,6 +187,39 @@ def known_scores(
     return trust.known_score((scores / temperature).logsumexp(-1), distances, facts)
 
 
+def _other_facts(what: str, found: int, *expected: int) -> CheckpointError:
+    """What is said of numbers of trust that belong to other facts than ours."""
+    return CheckpointError(
+        f"This prior was made by another version of e3bm, whose calibration numbers this one cannot use: {what} has "
+        f"{found} weights, expected {' or '.join(map(str, expected))}; compute them with `e3bm train-prior --start "
+        f"PRIOR --out NEW`."
+    )
+
+
+@dataclass(frozen=True)
+class KnownFacts:
+    """What the scores of known examples depend on; a set of numbers has weights of the facts ``by_shots`` or of all."""
+
+    by_shots: Float[np.ndarray, " F"]
+    """The facts of the temperature, of the head, and left-out scores, which say more where there are more shots."""
+    by_number: Float[np.ndarray, " G"]
+    """The same once more, and how far the low ones of the left-out scores lie from their mean, by how much so many
+    left-out scores say: of a few the mean is uncertain, and the other facts decide; of many it is nearly all that
+    counts."""
+
+    @property
+    def all(self) -> Float[np.ndarray, " F+G"]:
+        """Both, one after the other: what new numbers are fitted to."""
+        return np.concatenate([self.by_shots, self.by_number])
+
+    def weighed(self, weights: Sequence[float]) -> float:
+        """The sum of those facts that the weights are for; CheckpointError where that cannot be told."""
+        for facts in (self.by_shots, self.all):
+            if len(facts) == len(weights):
+                return float(facts @ np.array(weights))
+        raise _other_facts("where known scores lie", len(weights), len(self.by_shots), len(self.all))
+
+
 def known_facts(
     facts: Float[np.ndarray, " F"],
     head: EnsembleHead,
@@ -197,13 +227,8 @@ def known_facts(
     shots: float,
     held_out: HeldOut | None,
     trust: TrustPrior,
-) -> Float[np.ndarray, " G"]:
-    """What the scores of known examples depend on: the facts of the temperature, of the head, and left-out scores.
-
-    Then the same once more, and how far the low ones of the left-out scores lie from their mean, by how much so many
-    left-out scores say: of a few the mean is uncertain, and the other facts decide; of many it is nearly all that
-    counts.
-    """
+) -> KnownFacts:
+    """The facts of a fit, from those of its temperature."""
     mean, spread, low, number = 0.0, 0.0, 0.0, 0
     if held_out is not None:
         scores = known_scores(held_out.scores, held_out.distances, temperature, held_out.facts, trust).double()
@@ -213,14 +238,12 @@ def known_facts(
     seen = share * number / (number + ENOUGH_LEFT_OUT)
     alone = [*facts, *head.facts.tolist(), math.log(temperature)]
     by_number = [*alone, mean, spread, low, 1.0, 1 / shots, math.log(head.ways)]
-    return np.array([*alone, share * mean, share * spread, *(seen * value for value in by_number)])
+    return KnownFacts(np.array([*alone, share * mean, share * spread]), np.array([seen * value for value in by_number]))
 
 
-def known_levels(facts: Float[np.ndarray, " G"], ways: int, shots: float, trust: TrustPrior) -> Float[np.ndarray, " L"]:
+def known_levels(facts: KnownFacts, ways: int, shots: float, trust: TrustPrior) -> Float[np.ndarray, " L"]:
     """The known score below which each share of LEVELS of the examples of the classes should lie."""
-    location, scale = (
-        float(facts[: len(weights)] @ np.array(weights)) for weights in (trust.location, trust.log_scale)
-    )
+    location, scale = facts.weighed(trust.location), facts.weighed(trust.log_scale)
     known_ways = trust.ways or (float(ways),)
     columns = np.array([curve(shots) for curve in trust.quantiles]).reshape(len(known_ways), -1).T
     quantiles = np.array([np.interp(np.log(ways), np.log(known_ways), column) for column in columns])

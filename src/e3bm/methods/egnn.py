@@ -166,10 +166,11 @@ class GraphState(NamedTuple):
 
 
 class GraphDirection(NamedTuple):
-    """Nodes and edges of the next layer."""
+    """Nodes and edges of the next layer; rows of edges that nobody is known to read are NaN, and marked."""
 
     nodes: Float[Tensor, "T G N H"]
     edges: Float[Tensor, "T G 2 N N"]
+    unread: Bool[Tensor, "G 1 N 1"] | None = None
 
 
 class GraphProblem:
@@ -249,9 +250,9 @@ class GraphProblem:
         return self._through(layers[state.passed], state, whole=state.passed + 1 < len(layers))
 
     def _through(self, layer: nn.Module, state: GraphState, *, whole: bool) -> GraphDirection:
-        """Where a layer leads; if not ``whole``, only edges that are read after the last layer need be right.
+        """Where a layer leads; if not ``whole``, only edges that are read after the last layer are computed.
 
-        These are the queries' own rows in tests and, among the support, those in the graph without query.
+        These are the queries' own rows in tests and all edges of the graph without query; other rows are NaN.
         """
         if whole or self.method.training or self.method.transductive:
             return GraphDirection(*layer(state.nodes, state.edges, self.layout))
@@ -259,8 +260,10 @@ class GraphProblem:
         layouts = list(self.layout.split(with_query_or_not))
         layouts[0] = layouts[0].of_last_node()
         graphs = zip(with_query_or_not(state.nodes), with_query_or_not(state.edges), layouts, strict=True)
-        found = zip(*(layer(*each) for each in graphs), strict=True)
-        return GraphDirection(*(torch.cat(each, 1) for each in found))
+        nodes, edges = (torch.cat(each, 1) for each in zip(*(layer(*each) for each in graphs), strict=True))
+        unread = torch.zeros(edges.shape[1], 1, edges.shape[3], 1, dtype=torch.bool, device=edges.device)
+        unread[: self.queries, :, :-1] = True
+        return GraphDirection(nodes, edges.masked_fill(unread, torch.nan), unread)
 
     def observe(self, state: GraphState, direction: GraphDirection) -> "GraphObservation":
         return GraphObservation(self, state, direction)
@@ -268,7 +271,12 @@ class GraphProblem:
     def step(self, state: GraphState, direction: GraphDirection, rate: Float[Tensor, " T"]) -> GraphState:
         # lerp is the end itself where the rate is 1: the published layer to the last digit. Only beyond 1 can edges
         # leave [0, 1]; there they stop.
-        edges = torch.lerp(state.edges, direction.edges, rate.view(-1, 1, 1, 1, 1)).clamp(SMALLEST, 1)
+        ends, unread = direction.edges, direction.unread
+        if unread is not None:  # gradients of a rate would be NaN, too
+            ends = torch.where(unread, state.edges, ends)
+        edges = torch.lerp(state.edges, ends, rate.view(-1, 1, 1, 1, 1)).clamp(SMALLEST, 1)
+        if unread is not None:
+            edges = edges.masked_fill(unread, torch.nan)
         trained = self.method.training and self.batch.query_labels is not None
         losses = (*state.losses, self.edge_loss(edges)) if trained else ()
         return GraphState(direction.nodes, edges, state.passed + 1, losses)
@@ -289,12 +297,15 @@ class GraphProblem:
         return EgnnTrace(trace.scores, *parts, edge_losses=torch.stack(state.losses))
 
     def all_layers(self, *, whole: bool = True) -> list[Float[Tensor, "T G 2 N N"]]:
-        """The edges after every layer of the published network; not ``whole``: of the last, what scores need."""
+        """The edges after every layer of the published network; not ``whole``: of the last, what scores need.
+
+        The other rows are NaN then.
+        """
         state, found, last = self.start(), [], len(self.method.layers)
         for number, layer in enumerate(self.method.layers, 1):
-            nodes, edges = self._through(layer, state, whole=whole or number < last)
-            state = GraphState(nodes, edges, number)
-            found.append(edges)
+            direction = self._through(layer, state, whole=whole or number < last)
+            state = GraphState(direction.nodes, direction.edges, number)
+            found.append(direction.edges)
         return found
 
     def class_scores(self, edges: Float[Tensor, "T G 2 N N"]) -> Float[Tensor, "T Q W"]:

@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from e3bm.errors import DataError
+from e3bm.errors import DataError, SettingsError
 
 EPS, MOMENTUM = 1e-5, 0.1
 
@@ -82,7 +81,8 @@ class HeadNorm(nn.Module):
 class Normalise(Function):
     """weight * (x - mean) / sqrt(variance + EPS) + bias, with mean and variance of each task, both constants outside.
 
-    Torch's own derivative of these steps goes through all rows more than twice as often.
+    Torch's own derivative of these steps goes through all rows more than twice as often. There is no second one: it
+    would need the values, too, which nothing else keeps.
     """
 
     @staticmethod
@@ -102,8 +102,12 @@ class Normalise(Function):
         return torch.addcmul(bias, centred, weight * inverse), mean, variance
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
+        if torch.is_grad_enabled():  # torch's word for create_graph; else the second derivative would lack a part
+            raise SettingsError(
+                "The BatchNorm of a head (HeadNorm) has no second derivative, but one was asked for "
+                "(create_graph=True); take first-order gradients, or torch.nn.BatchNorm1d task by task."
+            )
         centred, share, inverse, weight = ctx.saved_tensors
         gradient = gradients[0]
         by_bias = gradient.sum(1, keepdim=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from e3bm.errors import SettingsError
+from e3bm.errors import SettingsError, some_of
 from e3bm.report.result_words import NONE, asked_words, data_words, method_words, tasks_words, told_apart
 from e3bm.report.table_format import Cell, Table
 from e3bm.report.tables import DAGGER, STAR, plus_minus
@@ -156,9 +156,8 @@ def _chosen(rows: Sequence[Result], against: str) -> int:
     if not found:
         methods = ", ".join(sorted({row.method for row in rows}))
         raise SettingsError(f"No method's name has '{against}' in it; there are {methods}.")
-    listed = "; ".join(_name(rows[place]) for place in found[:LISTED])
-    others = f"; or {len(found) - LISTED} others" if len(found) > LISTED else ""
-    raise SettingsError(f"'{against}' is not the name or the beginning of one row alone; name one: {listed}{others}.")
+    listed = some_of([_name(rows[place]) for place in found], LISTED, between="; ")
+    raise SettingsError(f"'{against}' is not the name or the beginning of one row alone; name one: {listed}.")
 
 
 def _names(row: Result) -> list[str]:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from e3bm.errors import some_of
 from e3bm.report.drawing import GRID, INK, MUTED, RAMP, SERIES, Drawing
 from e3bm.report.figures import TASK, Section, figures
 from e3bm.report.result_words import asked_words, by_protocol, data_words
@@ -100,7 +101,7 @@ def _summary(runs: Sequence[Run], results: Sequence[Result]) -> str:
         return f"{opening}; none has been tested yet."
     firsts = [group[0] for group in by_protocol(results).values()]
     kinds = [f"{data_words(first)} ({first.task}, {first.episodes} episodes)" for first in firsts]
-    shown = "; ".join(kinds[:4]) + ("; ..." if len(kinds) > 4 else "")
+    shown = some_of(kinds, 4, between="; ")
     return f"{opening}, {len(results)} test result{'s' * (len(results) != 1)}: {shown}."
 
 

@@ -8,13 +8,15 @@ import pytest
 from e3bm.errors import CheckpointError
 from e3bm.fewshot.fitted_head import LEVELS
 from e3bm.fewshot.prior.file import load_prior
-from e3bm.fewshot.trust import Curve, TrustPrior, known_levels
+from e3bm.fewshot.trust import Curve, KnownFacts, TrustPrior, known_levels
+
+ONE = KnownFacts(np.ones(1), np.zeros(0))
 
 
 def test_levels_are_location_and_scale_times_quantiles_by_shots():
     curves = tuple(Curve((1.0, 4.0), (place, 3.0 * place)) for place in range(len(LEVELS)))
     trust = TrustPrior(known=(), location=(2.0, 0.0), log_scale=(0.0, 1.0), quantiles=curves)
-    facts = np.array([1.0, np.log(2)])
+    facts = KnownFacts(np.ones(1), np.array([np.log(2)]))
     places = np.arange(len(LEVELS))
     np.testing.assert_allclose(known_levels(facts, 5, 1, trust), 2 + 2 * places)
     np.testing.assert_allclose(known_levels(facts, 5, 4, trust), 2 + 6 * places)
@@ -27,21 +29,30 @@ def test_levels_may_depend_on_ways_too():
     trust = TrustPrior(known=(), location=(0.0,), log_scale=(0.0,), quantiles=(*few, *many), ways=(2.0, 8.0))
     places = np.arange(len(LEVELS))
     for ways, up in {2: 1, 4: 2, 8: 3, 50: 3}.items():
-        np.testing.assert_allclose(known_levels(np.ones(1), ways, 1, trust), up * places)
+        np.testing.assert_allclose(known_levels(ONE, ways, 1, trust), up * places)
 
 
-def test_facts_that_have_no_weights_count_nothing():
-    """Numbers that were fitted before the last facts were known give the same levels with and without these."""
+def test_numbers_of_the_facts_by_shots_do_not_see_those_by_number():
+    """They give the same levels whatever these are."""
     curves = tuple(Curve((1.0,), (float(place),)) for place in range(len(LEVELS)))
     trust = TrustPrior(known=(), location=(2.0,), log_scale=(0.5,), quantiles=curves)
-    with_more = known_levels(np.array([1.0, 7.0, -3.0]), 5, 1, trust)
-    np.testing.assert_array_equal(with_more, known_levels(np.array([1.0]), 5, 1, trust))
+    with_more = known_levels(KnownFacts(np.ones(1), np.array([7.0, -3.0])), 5, 1, trust)
+    np.testing.assert_array_equal(with_more, known_levels(ONE, 5, 1, trust))
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_weights_of_other_facts_are_refused(count):
+    """Not some of the facts, not more than all."""
+    facts = KnownFacts(np.ones(1), np.ones(2))
+    trust = TrustPrior(known=(), location=(1.0,), log_scale=(1.0,) * count)
+    with pytest.raises(CheckpointError, match=f"has {count} weights, expected 1 or 3; compute .*--start"):
+        known_levels(facts, 5, 1, trust)
 
 
 def test_levels_never_fall():
     curves = tuple(Curve((1.0,), (float(-place),)) for place in range(len(LEVELS)))
     trust = TrustPrior(known=(), location=(0.0,), log_scale=(0.0,), quantiles=curves)
-    assert (np.diff(known_levels(np.ones(1), 5, 1, trust)) >= 0).all()
+    assert (np.diff(known_levels(ONE, 5, 1, trust)) >= 0).all()
 
 
 def test_the_numbers_survive_json():

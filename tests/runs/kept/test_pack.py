@@ -20,8 +20,9 @@ from e3bm.runs.folder.files import write_json
 from e3bm.runs.folder.run import read_run
 from e3bm.runs.kept import pack
 from e3bm.runs.kept.entries import baseline_entry, entries, recomputed
+from e3bm.runs.kept.group_files import difference, restored
 from e3bm.runs.kept.pack import add_runs, as_folder, unpack
-from e3bm.runs.kept.store import KeptResults, difference, open_run, restored
+from e3bm.runs.kept.store import KeptResults, open_run
 from e3bm.runs.settings import TestSettings
 from e3bm.runs.training.pretrain import run_pretrain
 from e3bm.runs.training.train import run_train

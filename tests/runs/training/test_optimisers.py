@@ -1,15 +1,11 @@
 """Learning rates: one for each kind of parameter, moved by the schedule; gradients bounded, and stopped when broken."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-import small_runs
 from e3bm.core.context import Context, Stats
 from e3bm.core.hyperprior import Hyperprior, LstmGenerator
 from e3bm.core.learner import MetaLearner
@@ -19,8 +15,6 @@ from e3bm.methods import Mtl, ReadyFeatures
 from e3bm.runs.assembly import build_backbone, build_learner
 from e3bm.runs.settings import OptimiserSettings
 from e3bm.runs.training.optimisers import (
-    Adam,
-    Sgd,
     build_optimiser,
     check_gradients,
     clip_gradients,
@@ -28,7 +22,7 @@ from e3bm.runs.training.optimisers import (
     schedule_factor,
 )
 from e3bm.settings import read_settings
-from small_runs import assert_equal, settings
+from small_runs import settings
 
 RATES = {
     "theta": 1.0, "encoder": 2.0, "gradient_net": 3.0,
@@ -234,48 +228,3 @@ def test_nothing_to_train_is_said(tmp_path):
     learner = build_learner(wanted, build_backbone(wanted.backbone, 3, 16))
     with pytest.raises(SettingsError, match="Nothing is left to train"):
         build_optimiser(learner, OUTER)
-
-
-SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "values"),
-    [(Sgd, torch.optim.SGD, SGD), (Adam, torch.optim.Adam, {"lr": 0.01, "weight_decay": 1e-2})],
-)
-def test_steps_and_states_are_those_of_torch(ours, theirs, values):
-    """Also on from a state that the other one saved; the functions are the same, and so is every bit."""
-    torch.manual_seed(0)
-    start, gradients = torch.randn(7, 3), torch.randn(12, 7, 3)
-    parameters = [nn.Parameter(start.clone()) for _ in range(2)]
-    pair = [kind([one], **values) for kind, one in zip((ours, theirs), parameters, strict=True)]
-    for step, gradient in enumerate(gradients):
-        for optimiser, parameter in zip(pair, parameters, strict=True):
-            optimiser.zero_grad()
-            assert parameter.grad is None
-            parameter.grad = gradient.clone()
-            optimiser.step()
-        assert torch.equal(*parameters)
-        assert_equal(*(optimiser.state_dict() for optimiser in pair))
-        if step == 5:
-            states = [optimiser.state_dict() for optimiser in pair]
-            pair = [kind([one], **values) for kind, one in zip((ours, theirs), parameters, strict=True)]
-            for optimiser, state in zip(pair, reversed(states), strict=True):
-                optimiser.load_state_dict(state)
-    assert not torch.equal(start, parameters[0])
-    assert not parameters[0].grad.requires_grad
-
-
-def test_a_training_does_not_load_the_compiler_of_torch(small_data, tmp_path):
-    """It takes a second, and nothing is compiled."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(small_runs.__file__).parent)!r})\n"
-        "from pathlib import Path; import small_runs\n"
-        "from e3bm.runs.training.pretrain import run_pretrain; from e3bm.runs.training.train import run_train\n"
-        "data, out = map(Path, sys.argv[1:])\n"
-        "run_pretrain(small_runs.pretrain_settings(data, epochs=1), out / 'pretrain')\n"
-        "for kind in ('maml+e3bm', 'mtl'):\n"
-        "    run_train(small_runs.settings(data, kind, optimiser__steps=2, optimiser__kind='sgd'), out / kind)\n"
-        "assert 'torch._dynamo' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(small_data), str(tmp_path)], check=True)

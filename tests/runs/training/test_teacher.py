@@ -15,7 +15,7 @@ from e3bm.runs.folder.run import read_run
 from e3bm.runs.settings import MachineSettings
 from e3bm.runs.tasks import open_data
 from e3bm.runs.training.pretrain import Classifier, _step, run_pretrain
-from e3bm.runs.training.teacher import Lesson, Teacher, disagreement
+from e3bm.runs.training.teacher import Lesson, Teacher
 from e3bm.runs.training.train import run_train
 from small_runs import pretrain_settings, settings
 
@@ -46,19 +46,20 @@ def test_a_lesson_gives_each_image_its_own_features(small_data, taught_by):
 def test_the_step_adds_one_minus_the_cosine(small_data):
     wanted = pretrain_settings(small_data, teacher_weight=3.0)
     torch.manual_seed(0)
-    model = Classifier(build("conv4", width=0.25, image_size=16), 7, "linear", taught=5).double()
-    images = torch.randn(6, 3, 16, 16, dtype=torch.double)
     features = functional.normalize(torch.randn(9, 5, dtype=torch.double))
     lesson = Lesson(features, np.array([2, 3, 5, 7, 11, 13, 17, 19, 23]))
+    model = Classifier(build("conv4", width=0.25, image_size=16), 7, "linear", lesson).double()
+    images = torch.randn(6, 3, 16, 16, dtype=torch.double)
     batch = LabelledBatch(images, torch.tensor([0, 1, 2, 3, 4, 6]), np.array([5, 2, 23, 17, 3, 11]))
     told = features[[2, 0, 8, 6, 1, 4]]
     predicted = model.predict(model.backbone(images))
     cosines = functional.cosine_similarity(predicted, told, dim=1)
     loss = functional.cross_entropy(model(images), batch.labels) + 3 * (1 - cosines).mean()
-    torch.testing.assert_close(disagreement(predicted, told), (1 - cosines).mean())
+    found = model.predict.disagreement(model.backbone(images), batch.positions)
+    torch.testing.assert_close(found, (1 - cosines).mean())
     expected = torch.autograd.grad(loss, list(model.parameters()))
     engine = Engine.start(MachineSettings())
-    stated, _ = _step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0), wanted, 0, engine, lesson)
+    stated, _ = _step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0), wanted, 0, engine)
     assert stated == pytest.approx(loss.item(), rel=1e-6)
     for parameter, whole in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, whole, rtol=1e-9, atol=1e-12)
@@ -72,16 +73,14 @@ def test_the_student_learns_what_the_teacher_says(small_data, taught_by, tmp_pat
         run = run_pretrain(wanted, tmp_path / f"student-{weight}")
         data = open_data(wanted.data)
         teacher = Teacher.of(wanted, data)
-        model = Classifier(
-            build("conv4", width=0.25, image_size=16), len(data.images.splits["train"]), "linear",
-            teacher.backbone.feature_size,
-        )  # fmt: skip
-        model.load_state_dict(Checkpoints(run.path).weights("last"))
         lesson = teacher.lesson(Silent(), engine)
+        backbone = build("conv4", width=0.25, image_size=16)
+        model = Classifier(backbone, len(data.images.splits["train"]), "linear", lesson)
+        model.load_state_dict(Checkpoints(run.path).weights("last"))
         images = data.evaluation(torch.from_numpy(data.images.gather(lesson.positions)).permute(0, 3, 1, 2))
         with torch.inference_mode():
             model.eval()
-            cosines[weight] = 1 - disagreement(model.predict(model.backbone(images)), lesson.features).item()
+            cosines[weight] = 1 - model.predict.disagreement(model.backbone(images), lesson.positions).item()
         assert read_run(run.path).inputs["teacher"] == (teacher.digest,)
     assert cosines[5.0] > cosines[1e-6] + 0.2
 

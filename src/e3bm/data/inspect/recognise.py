@@ -13,7 +13,7 @@ from e3bm.data.read.decode import image_size
 from e3bm.data.read.file_tree import ARCHIVE_SUFFIXES, FileTree
 from e3bm.data.read.records import Payload
 from e3bm.data.source import EMBEDDED, OWN_FOLDER, DataSource, SourceCard, registered_sources
-from e3bm.errors import DataError
+from e3bm.errors import DataError, some_of
 
 LEAST_KNOWN, LEAST_COVERED = 0.9, 0.5
 """A known data set has nearly only classes of its own, and at least half of those in the splits that are there."""
@@ -96,7 +96,7 @@ def _best_with_archives(paths: Sequence[Path], tree: FileTree) -> Recognised | N
     if len(found) > 1 or (archives and not found):
         for candidate in found:
             candidate.tree.close()
-        raise DataError(f"{tree.where} holds several archives ({', '.join(archives[:4])}, ...); point at one of them.")
+        raise DataError(f"{tree.where} holds several archives ({some_of(archives)}); point at one of them.")
     return found[0] if found else None
 
 

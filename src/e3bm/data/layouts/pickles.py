@@ -56,8 +56,9 @@ def _read(file: PickleFile, split: str, known: KnownClasses) -> tuple[str, Part,
             for place in places:
                 members[place] = (split, name)
         return "pickles with image_data and class_dict", (members, records), True
-    found = ", ".join(sorted(keys)[:6]) or f"a {type(file.content).__name__}"
-    raise DataError(f"{file.location} holds {found}; expected the keys data and labels, or image_data and class_dict.")
+    raise DataError(
+        f"{file.location} holds {file.shown_keys()}; expected the keys data and labels, or image_data and class_dict."
+    )
 
 
 def _category_names(value: object) -> dict[int, str]:
@@ -88,8 +89,9 @@ class CifarArchive:
     def _part(self, file: PickleFile, names: list[str], known: KnownClasses) -> Part:
         keys = file.keys()
         if "data" not in keys or "fine_labels" not in keys:
-            found = ", ".join(sorted(keys)[:6]) or f"a {type(file.content).__name__}"
-            raise DataError(f"{file.location} holds {found}; expected CIFAR-100's keys data and fine_labels.")
+            raise DataError(
+                f"{file.location} holds {file.shown_keys()}; expected CIFAR-100's keys data and fine_labels."
+            )
         records = array_records(file, keys["data"])
         labels = _label_numbers(file, keys["fine_labels"], len(records))
         if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(names):
@@ -143,8 +145,7 @@ def _members(file: PickleFile, split: str, images: int, known: KnownClasses) -> 
     keys = file.keys()
     numbers: Any = next((keys[key] for key in ("label_specific", "labels") if key in keys), None)
     if numbers is None:
-        found = ", ".join(sorted(keys)[:6]) or f"a {type(file.content).__name__}"
-        raise DataError(f"{file.location} holds {found}; expected the key label_specific or labels.")
+        raise DataError(f"{file.location} holds {file.shown_keys()}; expected the key label_specific or labels.")
     labels = _label_numbers(file, numbers, images)
     names = _names_in(file, keys["label_specific_str"]) if "label_specific_str" in keys else None
     return _named_labels(split, labels, dict(enumerate(names or [])), known)

@@ -15,11 +15,12 @@ from numpy.lib import format as npy
 from e3bm.data.read.archives import READ_ERRORS, refuse_bomb
 from e3bm.data.read.file_tree import FileTree
 from e3bm.data.read.unpickle import StoredArray, StoredBytes, as_text, unpickle
-from e3bm.errors import DataError
+from e3bm.errors import DataError, some_of
 
 BLOCK_BYTES = 1 << 22
 LARGEST_WHOLE_ARRAY = 256 << 20
 LONGEST_HEADER = 10_000
+MOST_NAMED = 6  # of the arrays or keys of a file, in a message
 
 
 class PickleFile:
@@ -40,6 +41,10 @@ class PickleFile:
         if not isinstance(self.content, dict):
             return {}
         return {as_text(key): value for key, value in self.content.items()}
+
+    def shown_keys(self) -> str:
+        """What it holds, for messages: some of its keys, or what it is where it has none."""
+        return some_of(sorted(self.keys()), MOST_NAMED) or f"a {type(self.content).__name__}"
 
     def whole(self, value: Any) -> Any:
         """A value read completely: an array as numpy's, a long byte string as bytes, anything else as it is."""
@@ -91,7 +96,7 @@ class NpzArray:
             with tree.open(name) as file, zipfile.ZipFile(file) as archive:
                 member = f"{key}.npy"
                 if member not in archive.namelist():
-                    found = ", ".join(archive.namelist()[:5]) or "nothing"
+                    found = some_of(archive.namelist(), MOST_NAMED) or "nothing"
                     raise DataError(f"{self.location} holds {found}, expected an array named '{key}'.")
                 about = archive.getinfo(member)
                 refuse_bomb(tree.where, f"{name}/{member}", about.compress_size, about.file_size)

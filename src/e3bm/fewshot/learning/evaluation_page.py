@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from e3bm.errors import SettingsError
+from e3bm.errors import SettingsError, some_of
 from e3bm.fewshot.fitted_model import Influence
 from e3bm.fewshot.learning.evaluation import Evaluation, Mistake, ReliabilityBin, Share
 from e3bm.json_files import json_bytes
@@ -23,6 +23,7 @@ from e3bm.report.table_format import Cell, Table
 from e3bm.runs.folder.files import check_replaceable, write_bytes
 
 MOST_SHOWN, SHOWN_AT_ONCE = 200, 24
+MOST_STRANGERS = 5  # classes that a model does not know, by name
 LARGEST_MATRIX = 60
 """Classes of which the whole matrix is still readable; with more only the confusions are listed."""
 STYLE = """<style>
@@ -77,7 +78,7 @@ def summary(found: Evaluation) -> list[str]:
     if strange:
         lines.append(
             f"         {percent(found.caught)} of {strange} {found.noun}s of other classes are called unknown "
-            f"({', '.join(found.strangers[:5])}{', ...' if len(found.strangers) > 5 else ''})"
+            f"({some_of(found.strangers, MOST_STRANGERS)})"
         )
     worst = sorted(judged, key=lambda one: (one.recall.count / one.recall.of, one.name))[:3]
     lines += [

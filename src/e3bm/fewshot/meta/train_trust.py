@@ -203,7 +203,7 @@ def fit_levels(tasks: Sequence[TrustTask], trust: TrustPrior) -> TrustPrior:
         scores.append(
             known_scores(task.scores, task.distances, temperature, task.head.facts.unsqueeze(0), trust).double()
         )
-        facts.append(known_facts(task.facts, task.head, temperature, task.shots, task.held_out, trust))
+        facts.append(known_facts(task.facts, task.head, temperature, task.shots, task.held_out, trust).all)
     design = torch.from_numpy(np.stack(facts))
     location = _least_squares(design, torch.stack([each.mean() for each in scores]))
     centres, every, unfair = design @ location, torch.cat(scores), _unfairness(tasks)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from e3bm.core.learner import MetaLearner
 from e3bm.errors import CheckpointError
@@ -37,6 +37,13 @@ class FewShotPrior:
     """Where it comes from: settings, data, commit."""
     digest: str
     """The sha256 of the file."""
+
+    @property
+    def learned_digest(self) -> str:
+        """A name for exactly the learned parts, with whatever numbers of trust."""
+        from e3bm.runs.assembly import weights_digest  # and all methods with it
+
+        return weights_digest(nn.ModuleDict({"inductive": self.inductive, "together": self.together}))
 
     def learner(self, dtype: torch.dtype) -> MetaLearner:
         """The learner in a precision; copies, because fits may run at the same time."""

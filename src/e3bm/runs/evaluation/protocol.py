@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from e3bm.core.episode import EpisodeIndex
 from e3bm.data.episodes.sampler import EpisodeSampler
 from e3bm.data.store.image_set import ImageSet
-from e3bm.errors import DataError, SettingsError
+from e3bm.errors import DataError, SettingsError, some_of
 
 BLOCK = 256
 
@@ -44,7 +44,7 @@ def seen_classes(trained: ImageSet, tested: ImageSet, split: str, allowed: bool)
     if seen and not allowed:
         raise DataError(
             f"{len(seen)} classes of the {split} split of '{tested.name}' were trained on in '{trained.name}' "
-            f"({', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}); a test needs classes that are new. "
+            f"({some_of(seen)}); a test needs classes that are new. "
             "If only the names are the same, use --allow-seen."
         )
     return len(seen)

@@ -14,7 +14,8 @@ from e3bm.errors import CheckpointError, E3BMError
 from e3bm.runs.folder.checkpoint import Checkpoints, Which, read_weights
 from e3bm.runs.folder.run import BACKBONE, Run, beside
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.kept.store import RUNS, KeptResults, kept_run
+from e3bm.runs.kept.group_files import RUNS
+from e3bm.runs.kept.store import KeptResults, kept_run
 from e3bm.runs.settings import TrainSettings
 
 INSIDE = "backbone."

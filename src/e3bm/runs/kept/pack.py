@@ -18,7 +18,8 @@ from e3bm.runs.folder.files import in_turn, storage_errors, write_bytes, write_j
 from e3bm.runs.folder.relatives import INSIDE, digest_of_weights
 from e3bm.runs.folder.run import BACKBONE, EnsembleSettings, Record, Run, beside, duration, read_run
 from e3bm.runs.folder.run_folder import RunFolder
-from e3bm.runs.kept.store import KeptGroup, KeptResults, KeptRun, Weights, kept_run
+from e3bm.runs.kept.group_files import KeptRun, Weights
+from e3bm.runs.kept.store import KeptGroup, KeptResults, kept_run
 
 # Weights are kept where other runs are built on them, and where they cost next to nothing.
 MOST_BYTES = {"pretrain": 8_000_000}

@@ -1,6 +1,5 @@
 """The outer loop's optimiser: one group per kind of parameter, learning rates a pure function of the step."""
 
-import inspect
 import math
 from collections.abc import Mapping
 
@@ -10,31 +9,6 @@ from torch import nn
 from e3bm.core.learner import Learner
 from e3bm.errors import DivergenceError, SettingsError
 from e3bm.runs.settings import HYPERPRIOR_RATES, OptimiserSettings
-
-
-class _Plain(torch.optim.Optimizer):
-    """Leaves torch's compiler alone.
-
-    torch imports it (a second, 800 modules) where an optimiser is made, only to tell it what not to compile. Nothing is
-    compiled here, so these are torch's own functions without what is wrapped around them for that.
-    """
-
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
-
-
-class Sgd(_Plain, torch.optim.SGD):
-    """torch's SGD."""
-
-    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
-
-
-class Adam(_Plain, torch.optim.Adam):
-    """torch's Adam."""
-
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
 def parameter_groups(learner: Learner, rates: Mapping[str, float]) -> list[dict[str, object]]:
@@ -70,9 +44,9 @@ def build_optimiser(
             "Train rates, votes or the backbone."
         )
     if settings.kind == "adam":
-        return Adam(groups, weight_decay=settings.weight_decay)
+        return torch.optim.Adam(groups, weight_decay=settings.weight_decay)
     decay, nesterov = settings.weight_decay, settings.nesterov
-    return Sgd(groups, lr=settings.theta, momentum=0.9, nesterov=nesterov, weight_decay=decay)
+    return torch.optim.SGD(groups, lr=settings.theta, momentum=0.9, nesterov=nesterov, weight_decay=decay)
 
 
 def schedule_factor(settings: OptimiserSettings, step: int) -> float:

@@ -30,8 +30,8 @@ from e3bm.runs.folder.run_folder import RunFolder, opened
 from e3bm.runs.local_copy import on_local_disk
 from e3bm.runs.settings import PretrainSettings
 from e3bm.runs.tasks import OpenData, episode_sampler, feature_tasks, open_data
-from e3bm.runs.training.optimisers import Sgd, check_gradients
-from e3bm.runs.training.teacher import Lesson, Teacher, disagreement
+from e3bm.runs.training.optimisers import check_gradients
+from e3bm.runs.training.teacher import Lesson, Pupil, Teacher, full_precision
 
 LOG_EVERY = 10
 PREFETCH = 2
@@ -42,17 +42,17 @@ ONE_CYCLE_START = 25.0  # the peak over the first learning rate
 class Classifier(nn.Module):
     """A backbone and a head over the training classes; the cosine head has a learned scale and no bias.
 
-    With a teacher, ``predict`` maps the features of the backbone to those of the teacher.
+    With a teacher's lesson, ``predict`` maps the features of the backbone to those of the teacher.
     """
 
-    def __init__(self, backbone: Backbone, classes: int, kind: str, taught: int | None = None) -> None:
+    def __init__(self, backbone: Backbone, classes: int, kind: str, lesson: Lesson | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.weight = nn.Parameter(torch.empty(classes, backbone.feature_size))
         nn.init.normal_(self.weight, std=backbone.feature_size**-0.5)
         self.bias = nn.Parameter(torch.zeros(classes)) if kind == "linear" else None
         self.scale = nn.Parameter(torch.tensor(10.0)) if kind == "cosine" else None
-        self.predict = nn.Linear(backbone.feature_size, taught) if taught is not None else None
+        self.predict = Pupil(backbone.feature_size, lesson) if lesson is not None else None
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N classes"]:
         return self.scores(self.backbone(images))
@@ -87,13 +87,12 @@ def pretrain(
     run: RunFolder,
     engine: Engine,
     progress: Progress,
-    lesson: Lesson | None = None,
 ) -> None:
     """Train until the last epoch, from wherever the run folder stands; best few-shot accuracy on validation is kept."""
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain}]
-    optimiser = Sgd(groups, lr=settings.rate, momentum=0.9, nesterov=True)
+    optimiser = torch.optim.SGD(groups, lr=settings.rate, momentum=0.9, nesterov=True)
     per_epoch = len(batches)
     total = settings.epochs * per_epoch
     place = Continuation(model, optimiser, run, engine, total)
@@ -106,7 +105,7 @@ def pretrain(
             torch.manual_seed(settings.seed * 1_000_003 + place.step)
             for group in optimiser.param_groups:
                 group["lr"] = rate_at(settings, place.step, per_epoch)
-            loss, accuracy = _step(model, next(ahead), optimiser, settings, place.step, engine, lesson)
+            loss, accuracy = _step(model, next(ahead), optimiser, settings, place.step, engine)
             step = place.advance()
             seconds = time.perf_counter() - started
             numbers = {"loss": loss, "accuracy": accuracy, "images_per_second": settings.batch / seconds}
@@ -137,19 +136,16 @@ def _step(
     settings: PretrainSettings,
     step: int,
     engine: Engine,
-    lesson: Lesson | None = None,
 ) -> tuple[float, float]:
     """One step on this process's rows of a batch; they are normalised by themselves, the leader's statistics stay."""
     images, labels = batch.images.to(engine.device), batch.labels.to(engine.device)
     optimiser.zero_grad(set_to_none=True)
     with torch.autocast(engine.device.type, torch.bfloat16, enabled=settings.machine.precision == "bfloat16"):
         features = model.backbone(images)
-        scores = model.scores(features)
-        predicted = None if model.predict is None else model.predict(features)
-    scores = scores if scores.dtype == torch.double else scores.float()
-    loss = functional.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
-    if predicted is not None and lesson is not None:
-        loss = loss + settings.teacher_weight * disagreement(predicted.to(scores.dtype), lesson.of(batch.positions))
+        scores = full_precision(model.scores(features))
+        loss = functional.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
+        if model.predict is not None:
+            loss = loss + settings.teacher_weight * model.predict.disagreement(features, batch.positions)
     with engine.summed_gradients(model.parameters()):
         (loss / engine.world).backward()
     check_gradients(optimiser, step)
@@ -194,9 +190,6 @@ def run_pretrain(
     torch.manual_seed(settings.seed)
     dtype = DTYPES[settings.machine.precision]
     backbone = build_backbone(settings.backbone.but(whitened=False), *data.input_shape)
-    taught = None if teacher is None else teacher.backbone.feature_size
-    classes = len(data.images.splits["train"])
-    model = Classifier(backbone, classes, settings.classifier, taught).to(engine.device, dtype)
     batches = ClassificationBatches(
         data.images,
         "train",
@@ -214,7 +207,9 @@ def run_pretrain(
     inputs = {"data set": data.images.digest} | ({} if teacher is None else {"teacher": teacher.digest})
     with opened(folder, "pretrain", settings, inputs, engine, tensorboard, data.input_shape) as run:
         lesson = None if teacher is None else teacher.lesson(progress, engine)
-        pretrain(model, batches, validate, settings, run, engine, progress, lesson)
+        classes = len(data.images.splits["train"])
+        model = Classifier(backbone, classes, settings.classifier, lesson).to(engine.device, dtype)
+        pretrain(model, batches, validate, settings, run, engine, progress)
         if settings.backbone.whitened:
             _whiten_best(model, run, settings, data, validate, engine, progress)
     return RunFolder(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from e3bm.backbones import Backbone
@@ -78,9 +78,25 @@ class Teacher:
         return Lesson(functional.normalize(found).to(engine.device), positions)
 
 
-def disagreement(predicted: Float[Tensor, "B D"], lesson: Float[Tensor, "B D"]) -> Float[Tensor, ""]:
-    """One minus the cosine between predicted features and those of the teacher, on average."""
-    return 1 - (functional.normalize(predicted) * lesson).sum(1).mean()
+class Pupil(nn.Linear):
+    """The linear map by which a student predicts the features of its teacher, and the lesson that says what they are.
+
+    The lesson is no parameter or buffer: checkpoints have the map only.
+    """
+
+    def __init__(self, feature_size: int, lesson: Lesson) -> None:
+        super().__init__(feature_size, lesson.feature_size)
+        self.lesson = lesson
+
+    def disagreement(self, features: Float[Tensor, "B F"], positions: Int64[np.ndarray, " B"]) -> Float[Tensor, ""]:
+        """One minus the cosine between predicted features and those of the teacher, on average."""
+        predicted = full_precision(self(features))
+        return 1 - (functional.normalize(predicted) * self.lesson.of(positions)).sum(1).mean()
+
+
+def full_precision(values: Tensor) -> Tensor:
+    """What may have been computed in bfloat16 as float32, for losses; double stays double."""
+    return values if values.dtype == torch.double else values.float()
 
 
 def _pretraining(folder: Path) -> PretrainSettings:
