@@ -1,5 +1,6 @@
 """The console script: a reader that goes away, and an interruption."""
 
+import errno
 import re
 import shutil
 import subprocess
@@ -56,6 +57,7 @@ def raising(error):
         ),
         (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), 1, "not enough memory"),
         (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"), 2, "is gone"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "y" * 300), 1, "is too long for a file; give a shorter one"),
         (ConnectionResetError(104, "Connection reset by peer"), 2, "is gone"),
     ],
 )
