@@ -11,7 +11,7 @@ import pytest
 from e3bm.cli.commands import predict, prepare
 from e3bm.cli.complaints import EXAMPLES
 from e3bm.cli.console import parse, show
-from e3bm.cli.main import COMMANDS, CONTINUING, main
+from e3bm.cli.main import COMMANDS, CONTINUING, entry, main
 from e3bm.cli.plain_help import plain_value
 from e3bm.errors import CheckpointError
 from photo_models import CLASSES, write_folder
@@ -24,6 +24,19 @@ def test_a_reader_that_has_gone_is_no_error(words):
         started.stdout.close()  # before anything is written: every write breaks the pipe
         complaints = started.stderr.read()
         assert (complaints, started.wait()) == (b"", 0)
+
+
+def test_an_interruption_while_modules_are_imported_is_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["e3bm", "predict", "model.e3bm", "photo.png"])
+    monkeypatch.setattr("os._exit", sys.exit)
+    monkeypatch.setattr("e3bm.cli.main.importlib.import_module", raising_interrupt)
+    with pytest.raises(SystemExit, match="130"):
+        entry()
+    assert capsys.readouterr().err == "e3bm: interrupted before it began.\n"
+
+
+def raising_interrupt(name):
+    raise KeyboardInterrupt
 
 
 def test_only_commands_that_continue_promise_it(monkeypatch, capsys):

@@ -83,6 +83,9 @@ def entry() -> None:
             code = main()
         except SystemExit as stop:  # `e3bm fit --help` ends the program itself
             code = stop.code
+        except KeyboardInterrupt:  # while modules are imported, before a command has begun
+            print("e3bm: interrupted before it began.", file=sys.stderr)
+            code = 130
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes once more at its end, and would complain of the same.
