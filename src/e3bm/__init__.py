@@ -1,14 +1,10 @@
 """E3BM: few-shot classification by an ensemble of epoch-wise empirical Bayes models.
 
-Names are loaded when they are first used, so that `import e3bm` and `e3bm --help` stay cheap. Not even typing is
-imported: until the command line has begun, Ctrl-C would show where in an import it came.
+Names are loaded when they are first used, so that `import e3bm` and `e3bm --help` stay cheap.
 """
 
 from importlib import import_module
-
-TYPE_CHECKING = False  # type checkers take it for typing's
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 _PLACES = {
     # A few photos or features in, a classifier out
@@ -72,7 +68,7 @@ _PLACES = {
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 
 
-def __getattr__(name: str) -> "Any":
+def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 

@@ -190,6 +190,8 @@ def test_a_sentence_for_everything_that_is_wrong_with_predict(model, asked, tmp_
         told == f"e3bm: {asked / 'sky.png'} cannot be used: it is not a model file, or damaged; `e3bm fit` makes one."
     )
     assert "There is no model file" in sentence(capsys, "predict", tmp_path / "none.e3bm", asked)
+    for command in ("predict", "suggest"):
+        assert "No photo was given; name photos or folders" in sentence(capsys, command, model)
     assert "either --json or --csv" in sentence(capsys, "predict", model, asked, "--json", "--csv")
     assert "one by one" in sentence(capsys, "predict", model, asked, "--transductive", "--coverage", "0.9")
     told = sentence(capsys, "predict", model, asked / "sky.png", "--coverage", "90")
@@ -237,6 +239,15 @@ def test_a_sentence_for_everything_that_is_wrong_with_fit(pretrained_run, photos
     assert "The same photo is in class 'grass'" in fit(broken)
     assert "is a folder" in sentence(capsys, "fit", photos, "--out", tmp_path, "--backbone", pretrained_run)
     assert "left unchanged" in sentence(capsys, "fit", photos, "--out", asked / "sky.png", "--backbone", pretrained_run)
+    inside = asked / "sky.png" / "m.e3bm"
+    told = sentence(capsys, "fit", photos, "--out", inside, "--backbone", pretrained_run)
+    place = asked / "sky.png"
+    assert (
+        told == f"e3bm: {inside} cannot be written into {place}: it is not a folder; choose another place with --out."
+    )
+    long = tmp_path / f"{'y' * 300}.e3bm"
+    assert "too long" in sentence(capsys, "fit", photos, "--out", long, "--backbone", pretrained_run)
+    assert "expected a folder (or zip or tar file) with a subfolder for each class" in fit(asked / "sky.png")
     assert "no run folder" in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm", "--backbone", "nothing")
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     assert install_command("pretrained") in sentence(capsys, "fit", photos, "--out", tmp_path / "m.e3bm")
@@ -283,6 +294,8 @@ def test_export_replaces_nothing_but_onnx_files(model, tmp_path, capsys):
     assert "was left unchanged" in sentence(capsys, "export", model, "--onnx", letter)
     assert letter.read_text() == "Dear reader"
     assert "was left unchanged" in sentence(capsys, "export", model, "--onnx", tmp_path)
+    told = sentence(capsys, "export", model, "--onnx", letter / "m.onnx")
+    assert told.endswith("it is not a folder; choose another place with --onnx.")
     kept = tmp_path / "kept.onnx"
     kept.write_bytes(b"the work of last week")
     told = sentence(capsys, "export", model, "--onnx", kept)

@@ -1,5 +1,6 @@
 """What a person sees: progress on stderr, results on stdout, errors as one sentence."""
 
+import errno
 import io
 import json
 import os
@@ -76,6 +77,8 @@ def _cause_outside(error: BaseException) -> str | None:
     said = str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(said)):
         return "there is not enough memory for this; ask for less at a time, or close other programs"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"the name {str(error.filename)[:40]}... is too long for a file; give a shorter one"
     pools: Any = sys.modules.get("concurrent.futures.process")  # not imported where no pool was made
     if pools is not None and isinstance(error, pools.BrokenProcessPool):
         return "a worker process has ended or was killed, perhaps for lack of memory; try fewer workers"

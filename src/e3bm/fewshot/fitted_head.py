@@ -28,6 +28,8 @@ FEWEST_SEEN = 0.6  # share of the classes that examples used together should see
 TINY = 1e-12  # keeps logarithms of shares finite
 LEVELS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.98)
 """Shares of examples of the classes that score below a threshold."""
+LEAST_RECALL, STRANGEST = 0.5, 1 - LEVELS[0]
+"""The least recall that can be set, and the largest unknown score: a larger recall does what this one does."""
 
 
 @dataclass(frozen=True)
@@ -303,9 +305,11 @@ def fit_head(
 
 def check_recall(recall: float) -> None:
     """Refuse a share of known examples that no threshold can be set for."""
-    if not 0.5 <= recall < 1:
+    if not LEAST_RECALL <= recall < 1:
         hint = f"; write {recall / 100:g} for {recall:g} %" if 50 <= recall < 100 else ""
-        raise SettingsError(f"The recall of known examples is at least 0.5 and less than 1, found {recall:g}{hint}.")
+        raise SettingsError(
+            f"The recall of known examples is at least {LEAST_RECALL} and less than 1, found {recall:g}{hint}."
+        )
 
 
 def check_coverage(coverage: float) -> None:

@@ -23,7 +23,7 @@ from e3bm.fewshot.fitted_model import FittedModel
 from e3bm.fewshot.prior.head_arrays import HeadArrays
 from e3bm.fewshot.support_set import Shots, SupportSet, check_class_name, numbered_names
 from e3bm.json_files import parse_json
-from e3bm.runs.folder.files import check_replaceable, write_bytes
+from e3bm.runs.folder.files import check_replaceable, write_named
 from e3bm.runs.folder.tensor_files import DIGEST, parse_array_file, update_by_arrays
 
 FORMAT, VERSION = "e3bm-model", 1
@@ -43,11 +43,7 @@ SHAPES = {
 def save_model(path: Path, content: bytes) -> None:
     """Write the file; it is whole or absent."""
     check_target(path)
-    try:
-        write_bytes(path, content)
-    except CheckpointError as error:
-        reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else None
-        raise CheckpointError(f"The model cannot be written to {path}: {reason or error}.") from error
+    write_named(path, content)
 
 
 def check_target(path: Path, *, replace: bool = True) -> None:
@@ -62,7 +58,7 @@ def check_target(path: Path, *, replace: bool = True) -> None:
 def keep_backup(path: Path) -> Path:
     """A copy of a model file beside it, so that what replaces it can be taken back; the name of the copy."""
     backup = path.with_suffix(f".backup{SUFFIX}")
-    write_bytes(backup, path.read_bytes())
+    write_named(backup, path.read_bytes())
     return backup
 
 

@@ -35,7 +35,7 @@ from e3bm.fewshot.networks.packaged import PackagedNetwork
 from e3bm.fewshot.prior.ensemble_head import EnsembleHead
 from e3bm.methods.heads.collapsed import unit
 from e3bm.progress import Progress, Silent, stage
-from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.files import write_named
 
 CLOSE = 1e-5
 TRIED = (1, 3)  # numbers of images at once
@@ -141,7 +141,7 @@ def export_onnx(model: FewShotClassifier, path: str | Path, progress: Progress |
             f"The ONNX graph of this backbone differs from Python's prediction by {difference:.2g}, more than "
             f"{CLOSE:g}; nothing was written."
         )
-    write_bytes(target, content)
+    write_named(target, content)
     shapes = {name: each.shape[1:] for name, each in zip(names, tried[0], strict=True)}
     return ExportedModel(target, len(content), shapes, difference)
 

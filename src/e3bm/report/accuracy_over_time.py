@@ -21,7 +21,7 @@ from e3bm.errors import SettingsError
 from e3bm.report.drawing import GRID, INK, MUTED, PAPER, SERIES, Drawing, draw_figure, legible
 from e3bm.report.result_words import asked_words, data_words, method_words
 from e3bm.report.training_figures import ROUND_STEPS
-from e3bm.runs.folder.files import write_bytes
+from e3bm.runs.folder.files import write_named
 from e3bm.runs.folder.run import duration
 from e3bm.runs.result import Result
 
@@ -79,7 +79,7 @@ def write_figure(results: Sequence[Result], path: Path) -> None:
     if path.suffix not in (".png", ".svg"):
         raise SettingsError(f"A figure is a .png or .svg file, found '{path.name}'.")
     drawing = accuracy_over_time(results, path.stem)
-    write_bytes(path, drawing.png if path.suffix == ".png" else drawing.svg.encode())
+    write_named(path, drawing.png if path.suffix == ".png" else drawing.svg.encode())
 
 
 def best_of_methods(results: Sequence[Result]) -> list[Result]:

@@ -193,30 +193,36 @@ def reliability_drawing(points: Sequence[ReliabilityPoint]) -> Drawing:
 
 
 def threshold_drawing(
-    thresholds: Sequence[float], kept: Sequence[float], caught: Sequence[float], in_use: float, noun: str = "example"
+    recalls: Sequence[float], kept: Sequence[float], caught: Sequence[float], in_use: float, noun: str = "example"
 ) -> Drawing:
-    """What each threshold of `unknown` keeps of known examples and catches of strangers, from 0 to 1.
+    """What each setting of the recall keeps of known examples and catches of strangers, from 0 to 1.
 
-    ``noun`` is what an example is called.
+    An example whose unknown score exceeds the recall is called unknown. ``noun`` is what an example is called.
     """
 
     def paint(axes: Axes) -> list[Line2D]:
         handles = []
         for values, colour, dash, name in (
             (kept, SERIES[0], "-", f"known {noun}s kept"),
-            (caught, SERIES[1], "--", "strangers caught"),
+            (caught, SERIES[1], "--", f"{noun}s of other classes caught"),
         ):
             if len(values):
                 (line,) = axes.step(
-                    thresholds, [100 * one for one in values], where="post", color=colour, ls=dash, label=name
+                    recalls, [100 * one for one in values], where="pre", color=colour, ls=dash, label=name
                 )
                 handles.append(line)
-        handles.append(axes.axvline(in_use, color=MUTED, lw=0.9, ls=":", label="threshold in use"))
-        axes.set(xlabel="threshold of the known score", ylabel=f"{noun}s (%)", ylim=(0, 104))
+        handles.append(axes.axvline(in_use, color=MUTED, lw=0.9, ls=":", label="recall in use"))
+        ends = (recalls[0], recalls[-1])
+        axes.plot(ends, [100 * one for one in ends], color=MUTED, lw=0.7, zorder=1)
+        words = "recall (a larger unknown_score is called unknown)"
+        axes.set(xlabel=words, ylabel=f"{noun}s (%)", ylim=(0, 104))
         return handles
 
     others = f", and how many {noun}s of other classes it would catch" if len(caught) else ""
-    caption = f"How many {noun}s of the classes every threshold of “unknown” would keep{others}."
+    caption = (
+        f"How many {noun}s of the classes every setting of the recall would keep{others}. On the grey line, it keeps "
+        "the share that it is meant to keep."
+    )
     return draw("thresholds", caption, paint, height=HEIGHT)
 
 

@@ -89,6 +89,18 @@ def test_whatever_is_no_photo_is_named_with_the_reason(tmp_path):
     assert reasons(folder, photos_in(folder)[1]) == {**UNUSED, **lost}
 
 
+def test_a_folder_that_is_there_twice_by_a_link_is_read_once_and_named(tmp_path):
+    folder = tmp_path / "photos"
+    write_folder(folder, 1)
+    (folder / "sky" / "round").symlink_to(folder)
+    (folder / "sky again").symlink_to(folder / "sky")
+    with photos_by_class(folder) as found:
+        assert sum(map(len, found.by_class.values())) == len(CLASSES)
+        linked = reasons(folder, found.unused)
+    assert set(linked.values()) == {"the same folder as another one, by a link"}
+    assert len(linked) == 2
+
+
 def test_unused_files_become_a_sentence_for_each_reason():
     many = [UnusedFile(f"{number}.txt", "unknown format .txt") for number in range(52)]
     first, second = unused_sentences([UnusedFile("a", "an empty folder"), *many])

@@ -65,6 +65,7 @@ def test_thresholds_are_ordered_and_hold_the_one_in_use(found):
 def test_a_row_of_thresholds_is_what_predictions_with_its_recall_say(model, asked, found, recall):
     row = next(row for row in found.thresholds if row.recall == recall)
     said = [(label, model.predict(photo, recall=recall)) for label, photo in asked]
+    assert [one.unknown for _, one in said] == [one.unknown_score > recall for _, one in said]
     assert row.kept.count == sum(not one.unknown for label, one in said if label != "sand")
     assert row.caught.count == sum(one.unknown for label, one in said if label == "sand")
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MANY = 20  # photos from which on progress is worth a line
 STDIN = "-"
+NO_PHOTO = "No photo was given; name photos or folders, or list paths on stdin with -."
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def run(words: Sequence[str]) -> int:
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     photos = list(named_photos(options.paths))
     if not photos:
-        raise DataError("No photo was given; name photos or folders, or list paths on stdin with -.")
+        raise DataError(NO_PHOTO)
     features = _features(model, photos)
     usable = [str(photo) for photo, row in zip(photos, features, strict=True) if not isinstance(row, DataError)]
     table = [row for row in features if not isinstance(row, DataError)]

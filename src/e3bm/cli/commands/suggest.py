@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from e3bm.cli.console import by_path, parse, print_json, progress_here, show
+from e3bm.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,14 @@ class Options:
 
 def run(words: Sequence[str]) -> int:
     options = parse(Options, words, "suggest", "Which unlabelled photos to label next, and why.")
-    from e3bm.cli.commands.predict import named_photos
+    from e3bm.cli.commands.predict import NO_PHOTO, named_photos
     from e3bm.fewshot.few_shot_classifier import FewShotClassifier
     from e3bm.fewshot.learning.suggest import check_count
 
     check_count(options.count)
     photos = list(named_photos(options.photos))
-
+    if not photos:
+        raise DataError(NO_PHOTO)
     model = FewShotClassifier.load(options.model, backbone=options.backbone)
     found = model.suggest(photos, options.count, skip_unreadable=True, progress=progress_here())
     if options.json:

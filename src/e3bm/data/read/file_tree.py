@@ -228,6 +228,7 @@ def _walk(root: Path) -> Iterator[tuple[str, tuple[int, int] | str | None]]:
         prefix, folder = waiting.pop()
         about = folder.stat()
         if (about.st_dev, about.st_ino) in seen:
+            yield prefix.removesuffix("/"), "the same folder as another one, by a link"
             continue
         seen.add((about.st_dev, about.st_ino))
         with os.scandir(folder) as entries:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 WIDEST = 4
 """Of proportions more extreme than 1 to this only the middle is used, before anything is enlarged."""
-ADVICE = "expected a subfolder for each class, with photos in it"
+SUBFOLDERS = "a subfolder for each class, with photos in it"
+ADVICE = f"expected {SUBFOLDERS}"
 MOST_NAMED = 50
 """Files of one kind that are named before the others are only counted."""
 
@@ -237,7 +238,7 @@ def _middle(image: Image.Image) -> Image.Image:
 
 def _listed(tree: FileTree, one_class: bool) -> dict[str, list[StoredPhoto]]:
     if tree.kind == "file":
-        raise DataError(f"{tree.where} is a single file; {ADVICE}.")
+        raise DataError(f"{tree.where} is a single file; expected a folder (or zip or tar file) with {SUBFOLDERS}.")
     if not any(map(is_image_name, tree.names)):
         if not tree.names:
             raise DataError(f"{tree.where} holds no files; {ADVICE}.")
@@ -273,6 +274,6 @@ def _unused_files(tree: FileTree, loose: Iterable[str] = ()) -> tuple[UnusedFile
     without_photos = {folder for name in tree.folders for folder in (name, *above(name))} | filled
     without_photos -= with_photos | {""}  # a tar file may name its own root
     for folder in without_photos:
-        if not above(folder) & without_photos:
+        if not above(folder) & without_photos and folder not in reasons:
             reasons[folder] = "a folder without photos" if folder in filled else "an empty folder"
     return tuple(UnusedFile(str(tree.where / name), reason) for name, reason in sorted(reasons.items()))

@@ -15,6 +15,7 @@ import numpy as np
 from e3bm.array_types import Bool, Float, Int64
 from e3bm.data.read.photos import UnusedFile, unused_sentences
 from e3bm.errors import DataError, some_of
+from e3bm.fewshot.fitted_head import STRANGEST
 from e3bm.fewshot.fitted_model import FittedModel, Influence
 from e3bm.fewshot.support_set import feature_table
 
@@ -106,10 +107,9 @@ def error_if_calibrated(confidence: Float[np.ndarray, " N"]) -> ExpectedError:
 
 @dataclass(frozen=True)
 class ThresholdRow:
-    """What one threshold of the known score would do; ``recall`` is the setting that gives it."""
+    """What one setting of the recall would do: examples whose ``unknown_score`` exceeds it are called unknown."""
 
     recall: float
-    threshold: float
     kept: Share
     """Examples of the classes that would not be called unknown."""
     caught: Share
@@ -117,7 +117,7 @@ class ThresholdRow:
     right: Share
     """Right answers among examples of the classes that would be kept."""
     in_use: bool = False
-    """Whether it is the threshold that the model has."""
+    """Whether it is the setting that the model has."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,12 @@ class Evaluation:
     names: tuple[str, ...]
     labels: tuple[str, ...]
     probabilities: Float[np.ndarray, "N W"]
-    known_scores: Float[np.ndarray, " N"]
+    unknown_scores: Float[np.ndarray, " N"]
     unknown: Bool[np.ndarray, " N"]
     recall: float
-    """The share of known examples that the threshold in use was meant to keep."""
-    settings: tuple[tuple[float, float], ...]
-    """Settings of the recall and the threshold of the known score that each gives."""
+    """The setting in use: the share of known examples that the flag was meant to keep."""
+    recalls: tuple[float, ...]
+    """Settings of the recall that are compared, the one in use among them."""
     coverages: tuple[CoverageRow, ...]
     mistakes: tuple[Mistake, ...]
     """Wrong answers, the surest first; then strangers that were not called unknown."""
@@ -255,20 +255,14 @@ class Evaluation:
 
     @property
     def thresholds(self) -> tuple[ThresholdRow, ...]:
-        """What settings of the recall would keep and catch, the one in use among them; the lowest threshold first."""
-        return tuple(self._threshold_row(recall, threshold) for recall, threshold in self.settings)
+        """What settings of the recall would keep and catch, the one in use among them; the largest recall first."""
+        return tuple(map(self._threshold_row, self.recalls))
 
-    @property
-    def threshold(self) -> float:
-        """The threshold in use."""
-        return dict(self.settings)[self.recall]
-
-    def _threshold_row(self, recall: float, threshold: float) -> ThresholdRow:
-        kept, known = self.known_scores >= threshold, self.truth >= 0
+    def _threshold_row(self, recall: float) -> ThresholdRow:
+        kept, known = self.unknown_scores < min(recall, STRANGEST), self.truth >= 0
         both = kept & known
         return ThresholdRow(
             recall,
-            threshold,
             Share(int(both.sum()), int(known.sum())),
             Share(int((~kept & ~known).sum()), int((~known).sum())),
             Share(int((self.answers == self.truth)[both].sum()), int(both.sum())),
@@ -374,17 +368,16 @@ def evaluate(
         for row in sorted(wrong.tolist(), key=lambda row: (not known[row], -confidence[row]))
     ]
     notes = (*notes, *unused_sentences(unused), *_one_class(classes, labels, noun))
-    recalls = sorted({*RECALLS, fitted.head.options.recall}, reverse=True)
     return Evaluation(
         classes,
         tuple(sorted(set(labels) - set(classes))),
         tuple(names),
         tuple(labels),
         found.probabilities,
-        found.known_scores,
+        found.unknown_scores,
         found.unknown,
         fitted.head.options.recall,
-        tuple((recall, fitted.head.with_recall(recall).threshold) for recall in recalls),
+        tuple(sorted({*RECALLS, fitted.head.options.recall}, reverse=True)),
         tuple(_coverage_row(fitted, rows[known], truth[known], asked) for asked in COVERAGES),
         tuple(mistakes),
         (*notes, *_seen_before(fitted, rows, names, noun)),

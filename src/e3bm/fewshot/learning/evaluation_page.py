@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from e3bm.errors import SettingsError, some_of
+from e3bm.fewshot.fitted_head import LEAST_RECALL, STRANGEST
 from e3bm.fewshot.fitted_model import Influence
 from e3bm.fewshot.learning.evaluation import Evaluation, Mistake, ReliabilityBin, Share
 from e3bm.json_files import json_bytes
@@ -20,7 +21,7 @@ from e3bm.report.result_figures import (
     threshold_drawing,
 )
 from e3bm.report.table_format import Cell, Table
-from e3bm.runs.folder.files import check_replaceable, write_bytes
+from e3bm.runs.folder.files import check_replaceable, write_named
 
 MOST_SHOWN, SHOWN_AT_ONCE = 200, 24
 MOST_STRANGERS = 5  # classes that a model does not know, by name
@@ -104,8 +105,8 @@ def confusions(found: Evaluation) -> list[tuple[int, str, str]]:
 def save_evaluation(found: Evaluation, path: Path, title: str) -> None:
     """The page, and the numbers as JSON next to it."""
     _check_page_name(path)
-    write_bytes(path, evaluation_page(found, title).encode("utf-8", errors="replace"))
-    write_bytes(path.with_suffix(".json"), json_bytes(found.as_json()))
+    write_named(path, evaluation_page(found, title).encode("utf-8", errors="replace"))
+    write_named(path.with_suffix(".json"), json_bytes(found.as_json()))
 
 
 def check_page_target(path: Path, labels: Path, *, replace: bool) -> None:
@@ -304,7 +305,6 @@ def _thresholds(found: Evaluation) -> str:
     rows = tuple(
         (
             Cell(f"{one.recall:g}{' (in use)' if one.in_use else ''}", strong=one.in_use),
-            Cell(f"{one.threshold:.2f}", number=True),
             Cell(percent(one.kept), number=True),
             *([Cell(percent(one.caught), number=True)] if strangers else []),
             Cell(percent(one.right), number=True),
@@ -312,12 +312,14 @@ def _thresholds(found: Evaluation) -> str:
         for one in found.thresholds
     )
     caught_name = [f"{noun}s of other classes caught"] if strangers else []
-    names = ("recall", "threshold", f"known {noun}s kept", *caught_name, "right among those kept")
-    scores, known = found.known_scores, found.truth >= 0
-    places = np.unique(np.concatenate([scores, [found.threshold]]))
-    kept = [float((scores[known] >= place).mean()) for place in places] if known.any() else []
-    caught = [float((scores[~known] < place).mean()) for place in places] if (~known).any() else []
-    drawing = threshold_drawing(places.tolist(), kept, caught, found.threshold, noun)
+    names = ("recall", f"known {noun}s kept", *caught_name, "right among those kept")
+    scores, known = found.unknown_scores, found.truth >= 0
+    places = np.unique(
+        np.clip(np.concatenate([scores, [LEAST_RECALL, found.recall, STRANGEST]]), LEAST_RECALL, STRANGEST)
+    )
+    kept = [float((scores[known] < place).mean()) for place in places] if known.any() else []
+    caught = [float((scores[~known] >= place).mean()) for place in places] if (~known).any() else []
+    drawing = threshold_drawing(places.tolist(), kept, caught, found.recall, noun)
     hint = (
         ""
         if strangers
@@ -325,10 +327,9 @@ def _thresholds(found: Evaluation) -> str:
         f"many others it would catch: add {noun}s of something else.</p>"
     )
     hint += (
-        f"<p>A {noun} is called unknown if its known score, which says how well it fits the classes, is below the "
-        f"threshold. The setting <code>recall</code> moves the threshold: it is the share of {noun}s of the classes "
-        f"that should be kept. This is what each setting kept{' and caught' if strangers else ''} "
-        "here.</p>"
+        f"<p>A {noun} is called unknown if its <code>unknown_score</code> exceeds the setting <code>recall</code>: the "
+        f"share of {noun}s of the classes that should be kept. This is what each setting "
+        f"kept{' and caught' if strangers else ''} here.</p>"
     )
     return f"{hint}<div class='figures'>{figure_html(drawing)}</div>{Table(names, rows).html()}"
 

@@ -1,5 +1,6 @@
 """A run's files, whole or absent whatever happens in between; what goes wrong is a sentence."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,8 +43,24 @@ def write_bytes(path: Path, content: bytes) -> None:
         write_whole(path, content)
 
 
+def write_named(path: Path, content: bytes) -> None:
+    """A file outside of any run, under the name that the user gave it."""
+    try:
+        write_bytes(path, content)
+    except CheckpointError as error:
+        reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else None
+        raise CheckpointError(f"{path} cannot be written: {reason or error}. Choose another place for it.") from error
+
+
 def check_replaceable(path: Path, option: str, *, replace: bool) -> None:
-    """Refuse to write over a file that holds something, unless it may be replaced; ``option`` names the file."""
+    """Refuse early what cannot be written, and a file that holds something, unless it may be replaced.
+
+    ``option`` names the file.
+    """
+    folder = next(place for place in path.absolute().parents if place.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        reason = "you may not write there" if folder.is_dir() else "it is not a folder"
+        raise CheckpointError(f"{path} cannot be written into {folder}: {reason}; choose another place with {option}.")
     if not replace and path.is_file() and path.stat().st_size:
         raise CheckpointError(f"{path} exists already; give another name with {option}, or --force to replace it.")
 
