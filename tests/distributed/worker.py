@@ -117,10 +117,11 @@ def thread_names():
 
 
 def list_threads(folder):
-    """The names of the threads alive, written down: one that has ended is listed for a moment longer, a live one for good."""
-    deadline = time.monotonic() + 5
-    while any("gloo" in name or "tcpstore" in name for name in (names := thread_names())) and time.monotonic() < deadline:
+    """The names of the threads alive, written down: an ended one is listed a moment longer, a live one for good."""
+    deadline, names = time.monotonic() + 5, thread_names()
+    while any("gloo" in name or "tcpstore" in name for name in names) and time.monotonic() < deadline:
         time.sleep(0.01)
+        names = thread_names()
     (folder / f"threads{os.environ['RANK']}.json").write_text(json.dumps(names))
 
 
