@@ -102,6 +102,8 @@ def test_training(name, setting):
     for number, edges in enumerate(found):
         close(edges[:, :, 0].flatten(0, 1), data[f"{prefix}/similarity_{number}"])
     close(problem.edge_loss(found[-1]), data[f"{prefix}/last_layer_edge_loss"])
+    right = (method.scores(batch).argmax(-1) == batch.query_labels).double().mean()
+    close(right, data[f"{prefix}/node_accuracy"])
     loss = own_loss(method, batch)
     close(loss, data[f"{prefix}/loss"])
     loss.backward()

@@ -89,6 +89,7 @@ def test_scores_terms_and_gradients(data, case):
     recording = Recording(leo, noise)
     trace = MetaLearner(recording, Hyperprior(Constant(1.0), LastOnly()).double(), steps)(batch)
     close(trace.scores, data[f"{case}/scores"])
+    close((trace.scores.argmax(-1) == batch.query_labels).double().mean(1), data[f"{case}/accuracy"])
     close(trace.divergence, data[f"{case}/kl"])
     close(trace.moved, data[f"{case}/encoder_penalty"])
     close(leo.decay * leo.coder.half_squares(), data[f"{case}/l2_term"])
@@ -101,7 +102,7 @@ def test_scores_terms_and_gradients(data, case):
         close(torch.zeros_like(expected) if found is None else found, expected)
 
 
-@pytest.mark.parametrize("case", ["evaluation", "training"])
+@pytest.mark.parametrize("case", ["evaluation", "evaluation_no_finetuning", "training"])
 def test_codes_and_weights_on_the_way(data, case):
     noise = Recorded(data) if case == "training" else None
     batch = TaskBatch(data["support"], data["support_labels"], data["query"], data["query_labels"], int(data["ways"]))
@@ -109,9 +110,10 @@ def test_codes_and_weights_on_the_way(data, case):
     state = problem.start()
     close(state.latents.expand_as(data[f"{case}/latents"]), data[f"{case}/latents"])
     one, weights = torch.ones(2, dtype=torch.float64), []
-    for _ in range(int(data["inner_steps"]) + int(data["finetuning_steps"])):
+    for _ in range(int(data["inner_steps"]) + (0 if "no_finetuning" in case else int(data["finetuning_steps"]))):
         weights.append(state.weights)
         state = problem.step(state, problem.direction(state), one)
+    weights.append(state.weights)
     after = int(data["inner_steps"])  # "decoded" in the recording: after the last latent step
     for found, name in ((weights[after], "decoded_weights"), (state.weights, "final_weights")):
         expected = data[f"{case}/{name}"]

@@ -66,6 +66,22 @@ def test_which_variables_are_at_their_caps(data):
     assert torch.equal((caps - alpha.mT).abs() < 1e-12, data["svm_active"].bool())
 
 
+def test_what_the_caps_and_the_sums_leave_of_the_gradient(data):
+    """Y - (K + I) alpha is the multiplier of the cap plus that of the example's sum over classes."""
+    batch = tasks(data)
+    alpha = model(data, "svm").dual(batch.support, batch).mT
+    products = batch.support @ batch.support.mT + data["svm_ridge"] * torch.eye(batch.support.shape[1])
+    targets = torch.nn.functional.one_hot(batch.support_labels, 5).double()
+    close(targets - products @ alpha, data["svm_multipliers"] + data["svm_equality"].unsqueeze(-1))
+
+
+def test_penalties_are_the_recorded_ones(data):
+    for learner, name in (("svm", "svm_C"), ("ridge", "ridge_lambda")):
+        batch = tasks(data)
+        given = model(data, learner, penalty=float(data[name])).dual(batch.support, batch)
+        close(given, model(data, learner).dual(batch.support, batch))
+
+
 @pytest.mark.parametrize("change", [lambda batch: batch, padded])
 @pytest.mark.parametrize("looks", [1, 2, 3, 4])
 def test_stopped_early(data, looks, change):

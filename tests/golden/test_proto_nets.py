@@ -2,6 +2,7 @@
 
 import pytest
 from tests.golden.system_arrays import close, load, padded, tasks
+from torch.nn.functional import cross_entropy
 
 from e3bm.core.learner import meta_loss
 from e3bm.methods.base import ReadyFeatures
@@ -20,6 +21,8 @@ def test_squared_distances(data, change):
     close(scores, data["scores"])
     loss = meta_loss(scores, batch.query_labels)
     close(loss, data["loss"])
+    close(cross_entropy(scores.mT, batch.query_labels, reduction="none").mean(1), data["task_losses"])
+    close((scores.argmax(-1) == batch.query_labels).double().mean(1), data["accuracy"], 1e-7)  # of float32 there
     loss.backward()
     close(batch.support.grad, data["grad_support"])
     close(batch.query.grad, data["grad_query"])

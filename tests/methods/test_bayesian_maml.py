@@ -298,7 +298,7 @@ def test_bad_settings_are_one_clear_sentence():
     with pytest.raises(SettingsError, match=r"^The distances between 1000000 particles .* use fewer particles\.$"):
         bayesian(particles=1_000_000)
     with pytest.raises(
-        SettingsError, match=r"need more than a million GB for one task, but this machine has [\d,.]+ GB;"
+        SettingsError, match=r"need more than a million GB for one task, more than half of this machine's [\d,.]+ GB;"
     ):
         bayesian(particles=1_000_000_000)
     with pytest.raises(SettingsError, match=r"made for 3 ways because of its particles, .* the tasks have 5"):

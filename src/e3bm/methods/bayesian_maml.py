@@ -325,7 +325,8 @@ def _check_memory(particles: int, ways: int, features: int) -> None:
     if needed > machine / 2:
         raise SettingsError(
             f"The distances between {particles} particles of {ways} x {features + 1} numbers need "
-            f"{_gigabytes(needed)} for one task, but this machine has {_gigabytes(machine)}; use fewer particles."
+            f"{_gigabytes(needed)} for one task, more than half of this machine's {_gigabytes(machine)}; use fewer "
+            f"particles."
         )
 
 

@@ -64,6 +64,7 @@ def test_split_folders_that_share_their_classes_are_no_few_shot_split(tmp_path, 
     (warning,) = (finding for finding in report.findings if finding.startswith("Warning"))
     assert "the folders train and val hold the same classes" in warning
     assert "training would see the test classes" in warning
+    assert report.as_json()["advice"].startswith("These folders are no few-shot split.")
     expected = {split: (len(small.classes(split)), 3 * len(small.classes(split))) for split in ("train", "val", "test")}
     if name == "miniimagenet":
         assert {split: (count.classes, count.images) for split, count in report.splits.items()} == expected

@@ -12,7 +12,7 @@ from jaxtyping import Int64, UInt8
 from e3bm.data.inspect.recognise import Recognised, recognise
 from e3bm.data.inspect.survey import PixelStatistics, Survey, survey
 from e3bm.data.layouts.base import NO_SPLIT, Listing
-from e3bm.data.layouts.folders import ClassFolders
+from e3bm.data.layouts.folders import ClassFolders, SplitFolders
 from e3bm.data.read.decode_pool import BrokenImage
 from e3bm.data.read.plan import compare_counts
 from e3bm.data.read.records import MemoryRecords
@@ -190,6 +190,9 @@ def _advice(found: Recognised, given: list[Path], seen: Survey, other_counts: bo
         skip = " --skip-unreadable" if seen.unreadable else ""
         fit = f"e3bm fit {where} --out {name}.e3bm{skip}"
         return f"{mend}Run '{fit}' for a classifier of such photos, or '{command}' for meta-training."
+    if found.listing.layout == SplitFolders.shared_name:
+        merged = "it merges the folders, which share their classes, and splits the classes by the standard list"
+        return f"{mend}These folders are no few-shot split. Run '{command}'{others}: {merged}."
     return f"{mend}Run '{command}'{others}."
 
 
