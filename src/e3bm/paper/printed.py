@@ -28,9 +28,9 @@ STAR = "* the 95 % interval of the paired difference to the method alone exclude
 DAGGER = "† queries share batch statistics in BatchNorm: transductive in fact, whatever the row says."
 BACKBONES_DIFFER = "Where our backbone is not the paper's, the two numbers are of different systems."
 NOT_RUN = (
-    "– under Ours: not run here, so there is no kept run. Presets that would run it (`e3bm train --preset NAME`; a row of five "
-    "trained apart: `e3bm reproduce S2 --row '5x MAML' --run-missing`; those named paper- are the published recipes, days "
-    "on two cores):"
+    "– under Ours: not run here, so there is no kept run. Presets that would run it (`e3bm train --preset NAME`; "
+    "five trained apart: `e3bm reproduce S2 --row '5x MAML' --run-missing`; those named paper- are the published "
+    "recipes, days on two cores):"
 )
 TIMES = "Our times are CPU time of one task on this machine: only their ratios mean something."
 
