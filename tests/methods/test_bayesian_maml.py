@@ -301,9 +301,30 @@ def test_bad_settings_are_one_clear_sentence():
         SettingsError, match=r"need more than a million GB for one task, more than half of this machine's [\d,.]+ GB;"
     ):
         bayesian(particles=1_000_000_000)
+    assert bayesian(particles=100_000, interaction="independent").weight.shape[0] == 100_000  # there are no distances
+    with pytest.raises(SettingsError, match=r"^1000000000000 particles of .* use fewer particles\.$"):
+        bayesian(particles=1_000_000_000_000, interaction="independent")
     with pytest.raises(SettingsError, match=r"made for 3 ways because of its particles, .* the tasks have 5"):
         bayesian().begin(batch(ways=5))
     with pytest.raises(SettingsError, match=r"at least 1 particle .* found 0 particles"):
         bayesian(particles=0)
     with pytest.raises(SettingsError, match="no kernel 'org'; known: matrix, pairs, mean"):
         bayesian(kernel="org")
+
+
+def test_distances_of_all_tasks_and_epochs_of_a_training_step_must_fit_into_memory(monkeypatch):
+    """A step keeps them for its gradients: particles that fit into memory once may not fit all at a time."""
+    at_once = 4**2 * WAYS * (FEATURES + 1) * 4  # bytes of one task and epoch
+    memory = lambda times: {"SC_PAGE_SIZE": 2 * at_once, "SC_PHYS_PAGES": times}
+    monkeypatch.setattr("os.sysconf", lambda name: memory(6)[name])  # half of it: two tasks of three epochs
+    method = bayesian(epochs=3)
+    method.begin(batch(tasks=2))
+    with pytest.raises(SettingsError, match=r"for 3 tasks of 3 epochs, more than half .* fewer tasks in a step"):
+        method.begin(batch(tasks=3))
+    with torch.no_grad():
+        method.begin(batch(tasks=6))
+    with torch.no_grad(), pytest.raises(SettingsError, match=r"for 7 tasks, more than half"):
+        method.begin(batch(tasks=7))
+    monkeypatch.setattr("os.sysconf", lambda name: memory(1)[name])
+    with pytest.raises(SettingsError, match=r"for one task of 3 epochs, .* use fewer particles\.$"):
+        method.begin(batch(tasks=1))

@@ -99,8 +99,12 @@ class BayesianMaml(InnerLoopMethod):
         leader_rate: float = 0.01,
         feature_length: float | None = None,
         second_order: bool = True,
+        epochs: int = 1,
     ) -> None:
-        """``spread`` is the standard deviation of the particles' weights before training: they must start apart."""
+        """``spread`` is the standard deviation of the particles' weights before training: they must start apart.
+
+        ``epochs`` says for how many of them a training step keeps distances, all of which must fit into memory.
+        """
         super().__init__()
         for name, value, known in (
             ("interaction", interaction, get_args(Interaction)),
@@ -114,14 +118,15 @@ class BayesianMaml(InnerLoopMethod):
                 "Bayesian MAML needs at least 1 particle and 0 or more leader steps and prior precision; found "
                 f"{particles} particles, {leader_steps} steps and precision {prior_precision}."
             )
-        _check_memory(particles, ways, encoder.feature_size)
+        self.interaction: Interaction = interaction
+        self._check_memory(particles, ways, encoder.feature_size)
         self.encoder = encoder
         self.weight = nn.Parameter(spread * torch.randn(particles, ways, encoder.feature_size))
         self.bias = nn.Parameter(torch.zeros(particles, ways))
-        self.interaction: Interaction = interaction
         self.kernel: Width = kernel
         self.prior_precision, self.feature_length, self.second_order = prior_precision, feature_length, second_order
         self.loss, self.leader_steps, self.leader_rate = loss, leader_steps, leader_rate
+        self.epochs = epochs
 
     @classmethod
     def from_settings(cls, settings: BayesianMamlSettings, parts: Parts) -> "BayesianMaml":
@@ -138,10 +143,14 @@ class BayesianMaml(InnerLoopMethod):
             leader_rate=settings.leader_rate,
             feature_length=settings.feature_length,
             second_order=settings.order == "second",
+            epochs=settings.epochs,
         )
 
     def begin(self, batch: TaskBatch) -> "ParticleProblem":
         check_ways(self.weight.shape[1], batch.ways, "particles, which are linear classifiers")
+        # Without gradients nothing of an epoch is kept.
+        particles, ways, features = self.weight.shape
+        self._check_memory(particles, ways, features, len(batch), self.epochs if torch.is_grad_enabled() else 1)
         support, query = self.encoder(batch.support, batch.support_mask), self.encoder(batch.query)
         if self.feature_length is not None:
             support, query = self.feature_length * unit(support), self.feature_length * unit(query)
@@ -156,6 +165,27 @@ class BayesianMaml(InnerLoopMethod):
             real = torch.cat([mask, torch.ones_like(batch.query_labels, dtype=torch.bool)], 1)
             leader = ParticleLesson.of(*everything, real, batch.ways)
         return ParticleProblem(self, lesson, leader, query, start, mask)
+
+    def _check_memory(self, particles: int, ways: int, features: int, tasks: int = 1, epochs: int = 1) -> None:
+        """What is kept of particles at a time, differences of all pairs or they themselves, must fit into half the
+        machine's memory.
+        """
+        if sys.platform == "win32":
+            return  # which does not say how much it has
+        alone = self.interaction == "independent"
+        needed = tasks * epochs * particles * (1 if alone else particles) * ways * (features + 1) * 4  # float32
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed <= machine / 2:
+            return
+        numbers = f"{particles} particles of {ways} x {features + 1} numbers"
+        at_a_time = "one task" if tasks == 1 else f"{tasks} tasks"
+        if epochs > 1:
+            at_a_time += f" of {epochs} epochs"
+        advice = "" if tasks == 1 else ", or fewer tasks in a step of the training (optimiser.tasks)"
+        raise SettingsError(
+            f"{numbers if alone else f'The distances between {numbers}'} need {_gigabytes(needed)} for {at_a_time}, "
+            f"more than half of this machine's {_gigabytes(machine)}; use fewer particles{advice}."
+        )
 
     def ascent(self, particles: Float[Tensor, "T P W E"], lesson: "ParticleLesson") -> Float[Tensor, "T P W E"]:
         """Where a lesson sends the particles."""
@@ -314,20 +344,6 @@ def _gigabytes(size: int) -> str:
     """A number of bytes that can be read at a glance."""
     found = size / 1e9
     return f"{found:,.1f} GB" if found < 1000 else f"{found:,.0f} GB" if found < 1e6 else "more than a million GB"
-
-
-def _check_memory(particles: int, ways: int, features: int) -> None:
-    """Differences of all pairs of particles, in float32 and for one task, must fit into half the machine's memory."""
-    if sys.platform == "win32":
-        return  # which does not say how much it has
-    needed = particles**2 * ways * (features + 1) * 4
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > machine / 2:
-        raise SettingsError(
-            f"The distances between {particles} particles of {ways} x {features + 1} numbers need "
-            f"{_gigabytes(needed)} for one task, more than half of this machine's {_gigabytes(machine)}; use fewer "
-            f"particles."
-        )
 
 
 # Stein variational gradient descent (Liu and Wang, 2016): particles that move together. Each follows all particles'
