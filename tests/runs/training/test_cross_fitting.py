@@ -169,6 +169,12 @@ def test_folds_that_are_not_there(small_data, folded, pretrained_run, tmp_path):
     for source, reason in ((pretrained_run, "there: none"), (small_data / "backbone.safetensors", "there: none")):
         with pytest.raises(SettingsError, match=f"need folds of .*{reason}.*e3bm pretrain --folds K"):
             run_train(wanted(small_data, source), tmp_path / "run")
+    # What could not use them is refused at once, not after their training.
+    with pytest.raises(SettingsError, match=r"other backbones than the test, but .* set method.start to prototype"):
+        run_train(wanted(small_data, pretrained_run, method__start="learned"), tmp_path / "run")
+    full = {"backbone__adapt": "full", "backbone__batchnorm": "batch", "method__start": "zero"}
+    with pytest.raises(SettingsError, match=r"need one fold, and there is none; .*--left-out 1 K.* set backbone"):
+        run_train(wanted(small_data, pretrained_run, "maml", **full), tmp_path / "run")
     shutil.copytree(folded, tmp_path / "two")
     run_folds(pretrain_settings(small_data, epochs=1), tmp_path / "two", 3)
     with pytest.raises(SettingsError, match=r"parts of one division .there: 1-of-2, 1-of-3, 2-of-2"):

@@ -52,6 +52,14 @@ def find_folds(settings: TrainSettings, data: OpenData) -> list[Fold]:
     found = {path: left for path in sorted(source.glob(f"{FOLDS}/*")) if (left := _left_out(path)) is not None}
     counts = {count for _, count in found.values()}
     if len(counts) != 1:
+        if settings.backbone.adapt == "frozen":
+            _refuse_what_is_tied(settings)  # before anyone trains folds for what cannot use them
+        elif not found:
+            raise SettingsError(
+                "A backbone that is trained further begins with one network, so its cross-fitted tasks need one fold, "
+                "and there is none; train one with `e3bm pretrain --left-out 1 K` and the settings of "
+                f"{source}, and set backbone.pretrained to it."
+            )
         there = ", ".join(path.name for path in found) or "none"
         raise SettingsError(
             f"Cross-fitted tasks need folds of {source}, parts of one division (there: {there}); {SAYS_HOW}."
@@ -79,8 +87,11 @@ def _left_out(folder: Path) -> tuple[int, int] | None:
 
 def check_free_of_coordinates(settings: TrainSettings, folds: Sequence[Fold], trained: Sequence[nn.Parameter]) -> None:
     """Refuse to train on several backbones what only means something on one."""
-    if not trained or _alone(settings, folds):
-        return
+    if trained and not _alone(settings, folds):
+        _refuse_what_is_tied(settings)
+
+
+def _refuse_what_is_tied(settings: TrainSettings) -> None:
     reason = settings.method.tied_to_features
     hyperprior = settings.hyperprior
     if reason is None and hyperprior.generated and (hyperprior.summary != FREE_SUMMARY or hyperprior.embedding):
