@@ -24,7 +24,7 @@ from e3bm.runs.kept.group_files import difference, restored
 from e3bm.runs.kept.pack import add_runs, as_folder, unpack
 from e3bm.runs.kept.store import KeptResults, open_run
 from e3bm.runs.settings import TestSettings
-from e3bm.runs.training.pretrain import run_pretrain
+from e3bm.runs.training.pretrain import run_folds, run_pretrain
 from e3bm.runs.training.train import run_train
 
 TEST = TestSettings(episodes=40)
@@ -105,6 +105,34 @@ def test_a_run_comes_out_as_a_folder_that_is_the_same(results, runs, tmp_path):
     kept = KeptResults(results).group("small").record("mtl+e3bm-s1")
     twice = KeptResults(again).group("small").record("mtl+e3bm-s1")
     assert (twice.results, twice.metrics, twice.schedules) == (kept.results, kept.metrics, kept.schedules)
+
+
+def test_a_finished_run_that_was_unpacked_is_not_trained_again(results, runs, small_data, tmp_path):
+    run, backbone = unpack("small/mtl-s0", results, tmp_path / "out")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    wanted = small_runs.pretrain_settings(small_data)
+    run_pretrain(wanted, backbone)
+    run_train(small_runs.settings(small_data, "mtl", seed=0, backbone__pretrained=runs[0]), run)
+    assert {path: path.read_bytes() for path in before} == before
+    assert not Checkpoints(backbone).has("last")
+    (fold, _) = run_folds(wanted, backbone, 2)  # which it can have like any other
+    assert read_run(fold.path).finished
+
+
+def test_a_run_that_was_stopped_and_unpacked_begins_again(runs, small_data, tmp_path):
+    """Its weights alone, without the optimiser's state, are no place to go on from."""
+    longer = small_runs.settings(small_data, "mtl", seed=0, backbone__pretrained=runs[0], optimiser__steps=24)
+    stopped = shutil.copytree(runs[1], tmp_path / "stopped")
+    config = json.loads((stopped / "config.json").read_text())
+    config["settings"]["optimiser"]["steps"] = 24
+    config.pop("content_sha256")
+    (stopped / "config.json").write_text(json.dumps(config))
+    add_runs([runs[0], stopped], tmp_path / "results")
+    run, _ = unpack("small/stopped", tmp_path / "results", tmp_path / "out")
+    assert not read_run(run).finished
+    run_train(longer, run)
+    fresh = run_train(longer, tmp_path / "fresh").path
+    small_runs.assert_equal(Checkpoints(run).weights("last"), Checkpoints(fresh).weights("last"))
 
 
 def test_settings_and_episodes_can_be_verified(results):

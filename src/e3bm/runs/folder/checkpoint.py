@@ -167,6 +167,10 @@ class Checkpoints:
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{self.place('last') / STATE} does not fit this run: {error}.") from error
 
+    def without_state(self) -> bool:
+        """Whether all there is are the best weights, as of a kept run that was unpacked: nothing to continue from."""
+        return self.has("best") and not self.has("last") and not (self.place("best") / STATE).exists()
+
     def weights(self, which: Which) -> dict[str, Tensor]:
         """The tensors of a checkpoint."""
         return read_weights(self._whole(which, WEIGHTS))
@@ -255,6 +259,9 @@ class Continuation:
         self.module, self.optimiser, self.engine, self.total = module, optimiser, engine, total
         self.checkpoints = Checkpoints(run.path)
         self.step, self.best = self.checkpoints.resume(module, optimiser)
+        last = ("val", total)  # the line of a training that was finished
+        if self.checkpoints.without_state() and last in ((x.get("split"), x.get("step")) for x in run.lines("metrics")):
+            self.step = total  # a kept run, unpacked again
         if engine.any(engine.agree(self.step) != self.step):
             raise CheckpointError(
                 f"The processes find different checkpoints in {run.path}; the --run folder must be one that all "
