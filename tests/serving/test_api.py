@@ -69,14 +69,25 @@ def test_photos_are_used_together_only_when_asked(visitor, glyph_png, quick) -> 
     visitor.fit()
     assert visitor.get("/workspace").json()["together"]
     asked = [glyph_png(character, number) for character in CHARACTERS for number in range(2, 9)]
-    alone, together = (
-        visitor.photos("/predict", *asked, together=word).json()["predictions"] for word in ("false", "true")
-    )
+    apart, used = (visitor.photos("/predict", *asked, together=word).json() for word in ("false", "true"))
+    assert (apart["together"], used["together"], used["note"]) == (False, True, None)
+    alone, together = apart["predictions"], used["predictions"]
     model = quick().fit({name: [glyph_png(name, 0)] for name in CHARACTERS})
     for one, expected in zip(together, model.predict_batch(asked), strict=True):
         assert one["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
     assert visitor.photos("/predict", asked[0]).json()["predictions"][0] == alone[0]
     assert visitor.photos("/predict", asked[0], together="perhaps").status_code == 422
+
+
+def test_photos_of_one_class_are_not_used_together_and_the_answer_says_so(visitor, glyph_png) -> None:
+    visitor.teach(*CHARACTERS)
+    visitor.fit()
+    asked = [glyph_png(CHARACTERS[0], number) for number in range(4, 9)]
+    apart, asked_together = (visitor.photos("/predict", *asked, together=word).json() for word in ("false", "true"))
+    assert not asked_together["together"]
+    assert "only one or a few of the 3 classes, so they were answered separately" in asked_together["note"]
+    for one, expected in zip(asked_together["predictions"], apart["predictions"], strict=True):
+        assert one["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
 
 
 def test_the_photos_that_mattered_are_named(visitor, glyph_png) -> None:

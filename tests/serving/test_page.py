@@ -139,9 +139,13 @@ def test_teach_fit_ask_change_download_and_open(opened, glyph_png, visitor, quic
 
     page.get_by_label("Use the photos together").check()
     with page.expect_request("**/predict") as request:
-        drop(page, page.locator("#ask-drop .drop"), photos(glyph_png, "&", 6, 7, 8))
-    expect(page.locator("#answers > li")).to_have_count(5)
+        drop(page, page.locator("#ask-drop .drop"), [*photos(glyph_png, "&", 6), *photos(glyph_png, "g", 9)])
+    expect(page.locator("#answers > li")).to_have_count(4)
     assert request.value.response().json()["together"]
+    expect(page.locator("#ask-error")).to_be_hidden()
+    drop(page, page.locator("#ask-drop .drop"), photos(glyph_png, "&", 7, 8))
+    expect(page.locator("#ask-error")).to_contain_text("only one or a few of the 2 classes, so they were answered")
+    expect(page.locator("#answers > li")).to_have_count(6)
 
     add_class(page, "zhe", photos(glyph_png, "Ж", 0, 1, 2, 3))
     expect(page.locator("#fit-state")).to_contain_text("have changed")

@@ -152,9 +152,14 @@ def _model_routes(router: APIRouter, service: Service) -> None:
         extractor = Shared(now.classifier.extractor)
         asked = Shared(now.asked)
         found = await service.photo_work.run(predict_uploads, extractor, asked, form.files, service.pixels, how)
-        note = None if how.coverage is None else now.asked.fitted.head.why_all_classes(how.coverage)
+        note = found.separate
+        if how.coverage is not None:
+            note = now.asked.fitted.head.why_all_classes(how.coverage)
         return PredictionList(
-            predictions=tuple(map(answer_state, found)), together=how.together, version=now.version, note=note
+            predictions=tuple(map(answer_state, found.each)),
+            together=how.together and found.separate is None,
+            version=now.version,
+            note=note,
         )
 
     @router.get("/model", response_class=Response, responses=FILE)

@@ -193,6 +193,6 @@ class PredictionList(Record):
     version: int
     """Which fit was asked."""
     together: bool
-    """Whether the photos were used together."""
+    """Whether the photos were used together; false, too, where they seem to show only one or a few of the classes."""
     note: str | None = None
-    """Why prediction sets hold every class, where they do."""
+    """Why prediction sets hold every class, or why photos were not used together although that was asked for."""

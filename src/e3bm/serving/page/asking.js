@@ -124,6 +124,7 @@ async function askPortion(some, together, problems, show) {
     const fields = { together: String(together), pictures: String(pictures) };
     const { classes } = now.workspace;
     const answer = await ask("POST", "predict", photosForm(some.map((one) => one.file), fields));
+    if (together && answer.note && !problems.includes(answer.note)) problems.push(answer.note);
     for (const [place, prediction] of answer.predictions.entries()) {
       const one = some[place];
       if (prediction.picture) one.url ??= pictureUrl(prediction.picture);

@@ -49,6 +49,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """What is said of the photos of a request, in their order."""
+
+    each: tuple[Answer, ...]
+    separate: str | None = None
+    """Why photos that were to be used together were not, in one sentence."""
+
+
+@dataclass(frozen=True)
 class HowToPredict:
     """What a request asks for beside the photos themselves."""
 
@@ -136,7 +145,7 @@ def _redrawn_picture(content: bytes) -> bytes:
 
 def predict_uploads(
     extractor: FeatureExtractor, asked: Asked, uploads: Sequence[Upload], limits: PixelLimits, how: HowToPredict
-) -> tuple[Answer, ...]:
+) -> Answers:
     """What the fitted classifier says of photos; together, those that can be read help one another."""
     if how.together and not asked.can_use_together():
         raise RequestError(409, "This model was made with another prior, without which photos cannot be used together.")
@@ -155,7 +164,8 @@ def predict_uploads(
         picture = miniature(upload.content, PICTURE_SIDE) if how.pictures else b""
         return Answer(upload.name, one, mattered, picture)
 
-    return tuple(answer(upload, row) for upload, row in zip(uploads, rows, strict=True))
+    separate = asked.fitted.head.why_separate(read) if how.together else None
+    return Answers(tuple(answer(upload, row) for upload, row in zip(uploads, rows, strict=True)), separate)
 
 
 def _predict_together(asked: Asked, rows: np.ndarray, recall: float | None) -> list[Prediction]:
