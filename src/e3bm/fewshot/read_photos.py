@@ -27,7 +27,7 @@ from e3bm.data.read.photos import (
 from e3bm.errors import DataError
 from e3bm.fewshot.extractor import FeatureExtractor
 from e3bm.fewshot.learning.label_files import (
-    check_not_missing,
+    check_path,
     frame_examples,
     frame_labels,
     is_frame,
@@ -79,7 +79,7 @@ def open_photos(
     if isinstance(source, str | Path):
         if labels is not None:
             raise DataError("Labels go with a list of photos; in a folder the subfolders are the classes.")
-        check_not_missing(Path(source))
+        check_path(Path(source))
         if is_label_file(Path(source)):
             listed = read_label_file(Path(source), skip_missing=skip_missing)
             yield LabelledPhotos({name: list(paths) for name, paths in listed.by_class().items()}, listed.unused)

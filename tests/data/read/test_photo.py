@@ -94,6 +94,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, file):
             photo_pixels(tmp_path / name)
     with pytest.raises(DataError, match="no such file"):
         photo_pixels("null\0byte.jpg")
+    with pytest.raises(DataError, match=r"it is an address on the web, .* download it first"):
+        photo_pixels("https://photos.invalid/crow.jpg")
 
 
 def test_one_photo_is_told_from_several(pixels, file):

@@ -109,6 +109,7 @@ def test_missing_photos_are_named_and_left_out_where_that_is_asked_for(folder, k
         ("a.csv", "path,label\nx.jpg,\n", "has no photo with a label"),
         ("a.json", "{", "is not readable JSON"),
         ("a.json", "{}", "expected a list of tasks"),
+        ("a.json", "[]", "has no photo with a label; each task needs an image and one choice."),
         ("a.json", '[{"data": {"text": "x"}}]', "Task 1 of"),
         ("a.json", '[{"data": []}]', "Task 1 of"),
         ("a.json", '[{"data": {"image": "x.jpg"}, "annotations": [3]}]', "Task 1 of"),
@@ -120,6 +121,19 @@ def test_what_cannot_be_used_is_a_sentence(tmp_path, name, text, words):
         read_label_file(tmp_path / name)
     assert words in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["labels.xlsx", "labels.txt", "Labels.ODS"])
+def test_a_list_of_another_kind_is_to_be_saved_as_csv(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"is a list of a kind that is not read \(\..*\); save it as a CSV file"):
+        unfitted().fit(tmp_path / name)
+
+
+@pytest.mark.parametrize("form", [str, Path])
+def test_an_address_on_the_web_is_to_be_downloaded(form):
+    with pytest.raises(DataError, match=r"https://photos.invalid/mine is an address on the web, .* download it first"):
+        unfitted().fit(form("https://photos.invalid/mine"))
 
 
 def test_the_folder_of_missing_photos_is_named_in_full(tmp_path, monkeypatch):

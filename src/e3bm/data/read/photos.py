@@ -34,6 +34,7 @@ WIDEST = 4
 """Of proportions more extreme than 1 to this only the middle is used, before anything is enlarged."""
 SUBFOLDERS = "a subfolder for each class, with photos in it"
 ADVICE = f"expected {SUBFOLDERS}"
+ON_THE_WEB = "an address on the web, and only files on this machine are read; download it first"
 MOST_NAMED = 50
 """Files of one kind that are named before the others are only counted."""
 
@@ -196,10 +197,17 @@ def _is_tensor(photo: object) -> "TypeIs[torch.Tensor]":
     return torch is not None and isinstance(photo, torch.Tensor)
 
 
+def is_web_address(path: Path) -> bool:
+    """Whether someone gave an address of the web where a file or folder of this machine was expected."""
+    return path.parts[:1] in (("http:",), ("https:",)) and not path.exists()
+
+
 def _content(path: Path) -> bytes:
     try:
         if path.is_dir():
-            raise DataError("it is a folder; give the photos in it as a list")
+            raise DataError("it is a folder; give the photos in it, one by one or as a list")
+        if is_web_address(path):
+            raise DataError(f"it is {ON_THE_WEB}")
         if not path.exists():
             raise DataError("there is no such file")
         if not path.is_file():

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from e3bm.data.read.photos import UnusedFile
+from e3bm.data.read.photos import ON_THE_WEB, UnusedFile, is_web_address
 from e3bm.errors import DataError, some_of
 from e3bm.json_files import parse_json
 
 SUFFIXES = (".csv", ".tsv", ".json")
+OTHER_LISTS = (".xlsx", ".xls", ".ods", ".numbers", ".txt")
+"""Files in which people keep lists, and which are not read."""
 PATH_COLUMNS = ("path", "filename", "file", "image", "photo")
 TEXT_COLUMNS = ("text", "sentence", "content")
 LABEL_COLUMNS = ("label", "class", "choice", "category")
@@ -42,10 +44,19 @@ def is_label_file(source: Path) -> bool:
     return source.suffix.lower() in SUFFIXES and source.is_file()
 
 
-def check_not_missing(source: Path) -> None:
-    """Refuse the name of such a file that is not there."""
-    if source.suffix.lower() in SUFFIXES and not source.exists():
+def check_path(source: Path) -> None:
+    """Refuse such a file that is not there, a list of another kind, and an address of the web."""
+    suffix = source.suffix.lower()
+    if suffix in SUFFIXES and not source.exists():
         raise DataError(f"There is no file {source}; expected a table with a path and a label in every line.")
+    if suffix in OTHER_LISTS and source.is_file():
+        raise DataError(
+            f"{source} is a list of a kind that is not read ({suffix}); save it as a CSV file (.csv) with a path and a "
+            "label in every line."
+        )
+    if is_web_address(source):
+        address = str(source).replace(":/", "://", 1)  # a path has no empty parts
+        raise DataError(f"{address} is {ON_THE_WEB}.")
 
 
 def read_label_file(source: Path, *, skip_missing: bool = False) -> LabelledPaths:
@@ -58,7 +69,9 @@ def read_label_file(source: Path, *, skip_missing: bool = False) -> LabelledPath
     labelled = [(path, label) for path, label in entries if isinstance(label, str)]
     unused = tuple(UnusedFile(path, str(why.reason)) for path, why in entries if isinstance(why, _NoLabel))
     if not labelled:
-        raise DataError(f"{source} has no photo with a label; each line must be `path,label`.")
+        is_json = source.suffix.lower() == ".json"
+        expected = "task needs an image and one choice" if is_json else "line must be `path,label`"
+        raise DataError(f"{source} has no photo with a label; each {expected}.")
     found = [(_place(source, path), path, label) for path, label in labelled]
     missing = [path for place, path, _ in found if place is None]
     if missing and not skip_missing:
