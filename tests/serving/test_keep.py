@@ -192,6 +192,25 @@ def test_another_backbone_and_a_second_server_are_refused(tmp_path, quick) -> No
         opened(tmp_path / "state" / "inside", quick())
 
 
+def test_a_folder_is_no_file_to_keep_the_state_in(tmp_path, quick) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(SettingsError, match=r"photos is a folder; give the name of a file to --keep, such as .*photos"):
+        opened(tmp_path / "photos", quick())
+    assert [found.name for found in tmp_path.iterdir()] == ["photos"]
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path, quick, monkeypatch) -> None:
+    path = tmp_path / "state"
+    opened(path, quick())[1].close()
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(SettingsError, match=r"cannot be kept in .*state: Permission denied; give --keep another file"):
+        opened(path, quick())
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of files")
 def test_a_change_that_cannot_be_written_does_not_happen(tmp_path, quick) -> None:
     path = tmp_path / "state"

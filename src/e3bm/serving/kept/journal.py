@@ -76,7 +76,10 @@ class Journal:
 
     def read(self) -> list[Entry]:
         """What is there, without a record at the end that was cut off; nothing where there is no file yet."""
-        content = self.path.read_bytes() if self.path.exists() else b""
+        try:
+            content = self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            raise _cannot_be_kept(self.path, error) from None
         if not content:
             return []
         if not content.startswith(MAGIC):
@@ -337,15 +340,21 @@ def _write_all(file: int, content: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
+def _cannot_be_kept(path: Path, error: OSError) -> SettingsError:
+    return SettingsError(f"The state cannot be kept in {path}: {error.strerror or error}; give --keep another file.")
+
+
 def _locked(path: Path) -> int:
     """A lock beside the file, which is renamed over now and then."""
+    if path.is_dir():
+        raise SettingsError(f"{path} is a folder; give the name of a file to --keep, such as {path / 'workspace'}.")
     beside = path.with_name(f".{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.touch()
         found = lock(beside, wait=False)
     except OSError as error:
-        raise SettingsError(f"The state cannot be kept in {path}: {error.strerror or error}.") from None
+        raise _cannot_be_kept(path, error) from None
     if found is None:
         raise SettingsError(f"Another server keeps its state in {path}; give this one another file.")
     return found
