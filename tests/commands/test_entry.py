@@ -29,6 +29,16 @@ def test_a_reader_that_has_gone_is_no_error(words):
         assert (complaints, started.wait()) == (b"", 0)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["presets"]])
+def test_output_that_cannot_be_written_is_one_sentence(words):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "e3bm", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"e3bm: .*(cannot be written|no space left).*\n", done.stderr)
+
+
 def test_only_commands_that_continue_promise_it(monkeypatch, capsys):
     def interrupted(words):
         raise KeyboardInterrupt
@@ -110,6 +120,7 @@ def raising(error):
         ),
         (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), 1, "not enough memory"),
         (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"), 2, "is gone"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "there is no space left where this was to be written"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "y" * 300), 1, "is too long for a file; give a shorter one"),
         (ConnectionResetError(104, "Connection reset by peer"), 2, "is gone"),
     ],

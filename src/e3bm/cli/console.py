@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # each of them would take a good part of the time of a predic
 PLAIN_SECONDS = 5.0
 STEPS_BEFORE_ESTIMATE = 3
 """From so many steps on the time left is estimated: the first ones also load and warm up what they use."""
+NO_SPACE = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 PEER_GONE = re.compile(r"peer|gloo|nccl|socket|connection|store|timed out|DistBackend|DistNetwork", re.IGNORECASE)
 STEERING = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
@@ -79,6 +80,8 @@ def _cause_outside(error: BaseException) -> str | None:
         return "there is not enough memory for this; ask for less at a time, or close other programs"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the name {str(error.filename)[:40]}... is too long for a file; give a shorter one"
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return "there is no space left where this was to be written; free some, or write to another place"
     pools: Any = sys.modules.get("concurrent.futures.process")  # not imported where no pool was made
     if pools is not None and isinstance(error, pools.BrokenProcessPool):
         return "a worker process has ended or was killed, perhaps for lack of memory; try fewer workers"

@@ -83,7 +83,7 @@ def usage() -> str:
 
 def entry() -> None:
     """The console script; a reader that has gone (`e3bm --help | head -1`) is no error."""
-    code: str | int | None
+    code: str | int | None = 0
     try:
         try:
             code = main()
@@ -94,6 +94,11 @@ def entry() -> None:
         # Python flushes once more at its end, and would complain of the same.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:  # the same flush would fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not code:
+            print(f"e3bm: the output cannot be written ({error.strerror}); send it to another place.", file=sys.stderr)
+        code = code or 2
     if isinstance(code, int) and sys.argv[1:2] == ["predict"]:
         # Taking hundreds of modules apart takes a fifth of the whole command, and there is nothing left to save.
         sys.stderr.flush()
