@@ -52,6 +52,7 @@ def test_it_serves_real_features_and_stops_politely(glyph_png, tmp_path) -> None
                 asked = glyph_png("g", 5)
                 (told,) = client.post("/predict", files={"photos": asked}).json()["predictions"]
                 (tmp_path / "m.e3bm").write_bytes(client.get("/model").content)
+                assert client.get("/model.onnx").status_code == 200  # its process has semaphores to give back
             server.send_signal(signal.SIGTERM)
             _, complaints = server.communicate(timeout=120)
         finally:

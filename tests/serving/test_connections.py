@@ -1,5 +1,6 @@
 """Connections that say nothing, too little or nonsense: they are closed in time, and others are heard meanwhile."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -181,3 +182,11 @@ def test_a_log_is_bounded_and_says_what_it_leaves_out(caplog) -> None:
     some._seconds = -1  # as if the time were over
     logger.warning("line %d", 50)
     assert caplog.messages[-1] == "line 50 (and 47 lines before it that were left out)"
+
+
+def test_a_request_that_is_cancelled_by_the_end_of_the_server_is_not_logged_as_a_defect(caplog) -> None:
+    logger = logging.getLogger("one that stops")
+    logger.addFilter(BoundedLog())
+    for error in (asyncio.CancelledError("Task cancelled"), ValueError("a defect")):
+        logger.error("Exception in ASGI application", exc_info=error)
+    assert [record.exc_info[0] for record in caplog.records] == [ValueError]

@@ -171,6 +171,8 @@ class BoundedLog(logging.Filter):
         self._began, self._count = time.monotonic(), 0
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False  # a request that was given up because the server stops is no defect
         now = time.monotonic()
         if now - self._began > self._seconds:
             left_out = self._count - self._lines

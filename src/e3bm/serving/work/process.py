@@ -26,6 +26,8 @@ from e3bm.serving.exchange import RequestError
 KEPT_VALUES = 4
 TOLD_EVERY = 0.2
 """Seconds between two reports of how far a piece of work is."""
+LAST_SECONDS = 2.0
+"""How long an idle process may take to end by itself when the server stops."""
 OUT_OF_MEMORY = "The work was ended by the system, perhaps for lack of memory; try again with fewer or smaller photos."
 CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 Result = TypeVar("Result")
@@ -121,8 +123,15 @@ class WorkProcess:
             ) from None
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it does; one that does nothing ends by itself, and leaves nothing behind."""
         self._closed = True
+        with self._guard:
+            idle = None if self._sent or self._killed or self._line is None else self._process
+            if idle is not None:
+                assert self._line is not None
+                self._line.close()
+        if idle is not None:
+            idle.join(LAST_SECONDS)
         self._end()
 
     async def _one(
