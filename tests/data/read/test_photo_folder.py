@@ -198,7 +198,12 @@ def test_other_things_are_refused(tmp_path):
     parts = tmp_path / "parts"
     write_folder(parts / "train", 1)
     write_folder(parts / "test", 1)
-    refused(parts, "are test and train, which are splits of a data set")
+    refused(parts, r"are test and train, which are splits of a data set, not classes; .* such as .*train\.$")
+    with (
+        pytest.raises(DataError, match=r"which are splits of a data set, .* such as .*test\.$"),
+        photos_by_class(parts, one_class=True),
+    ):
+        pass
     lines = write_folder(tmp_path / "lines", 1)
     (lines / "sky").rename(lines / "s\nky")
     refused(lines, "control characters; rename it")

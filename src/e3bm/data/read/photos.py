@@ -262,9 +262,11 @@ def _listed(tree: FileTree, one_class: bool) -> dict[str, list[StoredPhoto]]:
     assert isinstance(listing.records, FileRecords)
     splits = [name for name in listing.class_names if split_word(name)]
     if len(splits) == len(listing.class_names):
+        wanted = "test" if one_class else "train"  # one class is enough for an evaluation only
+        nearest = next((name for name in splits if split_word(name) == wanted), splits[0])
         raise DataError(
             f"The subfolders of {tree.where} are {' and '.join(splits)}, which are splits of a data set, not classes; "
-            f"point at one of them, such as {tree.where / splits[0]}."
+            f"point at one of them, such as {tree.where / nearest}."
         )
     found_photos: dict[str, list[StoredPhoto]] = {name: [] for name in listing.class_names}
     for name, label in zip(listing.records.names, listing.labels, strict=True):
