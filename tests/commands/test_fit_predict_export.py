@@ -105,7 +105,10 @@ def test_predictions_as_json_table_and_text(model, asked, capsys):
     rows = json.loads(said(capsys, ["predict", model, asked, "--json"]).out)
     assert [row["path"] for row in rows] == paths
     for row, label in zip(rows, ("grass", "sky"), strict=True):
-        assert row.keys() == {"path", "label", "probabilities", "unknown", "unknown_score", "disagreement"}
+        assert row.keys() == {
+            "path", "label", "confidence", "probabilities", "unknown", "unknown_score", "disagreement",
+        }  # fmt: skip
+        assert row["confidence"] == row["probabilities"][row["label"]]
         assert row["label"] == label
         assert list(row["probabilities"]) == list(CLASSES)
         assert sum(row["probabilities"].values()) == pytest.approx(1)
@@ -269,13 +272,15 @@ def test_export_writes_what_was_checked(model, asked, tmp_path, capsys):
     assert found["classes"] == list(CLASSES)
     session = runtime.InferenceSession(str(target))
     for count in (1, 2, 7):
-        shares, label, unknown, score, apart = session.run(None, {"pixels": np.zeros((count, 16, 16, 3), np.uint8)})
+        pixels = np.zeros((count, 16, 16, 3), np.uint8)
+        shares, label, unknown, score, apart, sure = session.run(None, {"pixels": pixels})
         assert shares.shape == (count, 3)
         assert label.shape == unknown.shape == score.shape == apart.shape == (count,)
         assert np.allclose(shares.sum(1), 1)
+        assert (sure == shares.max(1)).all()
     about = session.get_modelmeta().custom_metadata_map
     photos = [Image.fromarray(picture(name, 70)).convert("RGB").resize((16, 16)) for name in COLOURS]
-    shares, _, unknown, score, _ = session.run(None, {"pixels": np.stack([np.asarray(one) for one in photos])})
+    shares, _, unknown, score, *_ = session.run(None, {"pixels": np.stack([np.asarray(one) for one in photos])})
     assert (unknown == (score > float(about["recall"]))).all()
     misfits, classes = np.sort(json.loads(about["misfits"])), np.array(json.loads(about["classes"]))
     saved = FewShotClassifier.load(model)

@@ -46,7 +46,8 @@ def test_details_are_the_fields_of_a_prediction(digits):
     support, labels, rest, _ = digits
     model = E3BMClassifier().fit(support, labels)
     found = model.details(rest)
-    assert set(found) == {"label", "probabilities", "unknown", "unknown_score", "disagreement"}
+    assert set(found) == {"label", "confidence", "probabilities", "unknown", "unknown_score", "disagreement"}
+    np.testing.assert_array_equal(found["confidence"], found["probabilities"].max(1))
     np.testing.assert_array_equal(found["label"], model.predict(rest))
     np.testing.assert_array_equal(found["unknown"], model.unknown(rest))
     np.testing.assert_array_equal(found["disagreement"], model.disagreement(rest))

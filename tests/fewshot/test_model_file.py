@@ -405,13 +405,14 @@ for path in paths:
     made = export_onnx(model, out)
     session = onnxruntime.InferenceSession(out)
     pixels = np.stack([model.extractor.pipeline.photo_steps(photo) for photo in asked])
-    together, label, unknown, score, apart = session.run(None, {"pixels": pixels})
+    together, label, unknown, score, apart, sure = session.run(None, {"pixels": pixels})
     alone = session.run(None, {"pixels": pixels[:1]})[0]
     said = model.predict(list(asked))
     assert [model.classes[number] for number in label] == [one.label for one in said]
     assert unknown.tolist() == [one.unknown for one in said]
     assert np.abs(apart - [one.disagreement for one in said]).max() < 1e-5
     assert np.abs(score - [one.unknown_score for one in said]).max() < 1e-5
+    assert np.abs(sure - [one.confidence for one in said]).max() < 1e-5
     about = session.get_modelmeta().custom_metadata_map
     print(json.dumps({
         "loaded": model.predict_proba(asked).tolist(), "onnx": together.tolist(), "alone": alone.tolist(),

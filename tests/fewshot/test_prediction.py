@@ -34,6 +34,7 @@ def test_records_tables_and_remarks_come_from_the_columns():
     first, second = prediction_records(("a", "b", "c"), ARRAYS)
     assert first == Prediction(
         label="b",
+        confidence=0.5,
         probabilities={"a": 0.125, "b": 0.5, "c": 0.375},
         unknown=True,
         unknown_score=0.96875,

@@ -382,6 +382,7 @@ def export_says_the_same(model, photo, path):
     assert found["unknown"][0] == said.unknown
     assert found["unknown_score"][0] == pytest.approx(said.unknown_score, abs=1e-5)
     assert found["disagreement"][0] == pytest.approx(said.disagreement, abs=1e-5)
+    assert found["confidence"][0] == pytest.approx(said.confidence, abs=1e-5)
 
 
 def test_an_export_says_the_same_without_e3bm(model, photo, tmp_path):

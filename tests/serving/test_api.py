@@ -42,6 +42,7 @@ def test_the_probabilities_are_those_of_python(visitor, glyph_png, quick) -> Non
         assert one["label"] == expected.label
         assert one["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
         assert (one["unknown"], one["disagreement"]) == (expected.unknown, pytest.approx(expected.disagreement))
+        assert one["confidence"] == one["probabilities"][one["label"]]
 
 
 def test_sets_and_the_threshold_of_unknown_photos_can_be_asked_for(visitor, glyph_png) -> None:

@@ -1,10 +1,10 @@
 """A fitted classifier as one ONNX graph, from pixels to everything that is said of a photo.
 
 It takes 8-bit pixels of the network's own size, any number of images at once, normalises them itself, and gives
-probabilities, label, unknown, unknown score and disagreement. How a photo is brought to that size (resize by Pillow,
-then the middle) and the class names are in the file's metadata; examples/onnx_photo.py does it. Networks side by side
-have an input each, with metadata of the same ending (`pixels_2`, `resize_2`). Nothing is written before onnxruntime has
-given what Python gives.
+probabilities, label, unknown, unknown score, disagreement and confidence. How a photo is brought to that size (resize
+by Pillow, then the middle) and the class names are in the file's metadata; examples/onnx_photo.py does it. Networks
+side by side have an input each, with metadata of the same ending (`pixels_2`, `resize_2`). Nothing is written before
+onnxruntime has given what Python gives.
 """
 
 import json
@@ -40,7 +40,7 @@ from e3bm.runs.folder.files import write_named
 CLOSE = 1e-5
 TRIED = (1, 3)  # numbers of images at once
 INPUT = "pixels"
-OUTPUTS = ("probabilities", "label", "unknown", "unknown_score", "disagreement")
+OUTPUTS = ("probabilities", "label", "unknown", "unknown_score", "disagreement", "confidence")
 TINY = 1e-12
 
 
@@ -96,7 +96,8 @@ class HeadGraph(nn.Module):
         disagreement = apart.clamp_min(0) / math.log(ways)
         # Straight lines between the levels, as numpy.interp draws them.
         below = LEVELS[0] + ((known.unsqueeze(-1) - self.ends) / self.steps).clamp(0, 1) @ self.rises
-        return shares.float(), shares.argmax(-1), known < self.threshold, (1 - below).float(), disagreement.float()
+        unknown, score, sure = known < self.threshold, (1 - below).float(), shares.amax(-1).float()
+        return shares.float(), shares.argmax(-1), unknown, score, disagreement.float(), sure
 
 
 class ImagesGraph(nn.Module):
@@ -237,7 +238,7 @@ def _largest_difference(
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     pipelines, largest, done = model.extractor.pipelines(), 0.0, 0
     for inputs in tried:
-        shares, _, _, score, disagreement = session.run(list(OUTPUTS), inputs)
+        shares, _, _, score, disagreement, sure = session.run(list(OUTPUTS), inputs)
         features = []
         for photo in zip(*inputs.values(), strict=True):
             seen = tuple(one.normalisation.photo(each) for one, each in zip(pipelines, photo, strict=True))
@@ -247,6 +248,7 @@ def _largest_difference(
             shares - expected.probabilities,
             disagreement - expected.disagreement,
             score - expected.unknown_scores,
+            sure - expected.probabilities.max(1),
         ):
             largest = max(largest, float(np.abs(difference).max()))
         done += len(features)

@@ -71,8 +71,10 @@ class Prediction:
             "The most probable class, always one of the model's.",
             lambda found: found.labels,
             value=lambda classes, number: classes[int(number)],
-            cells=lambda found: {"label": found.label, "confidence": f"{found.confidence:.6f}"},
         )
+    )
+    confidence: float = field(
+        metadata=column("The probability of the best class.", lambda found: found.probabilities.max(1))
     )
     probabilities: dict[str, float] = field(
         metadata=column(
@@ -113,11 +115,6 @@ class Prediction:
             remark=_other_members,
         ),
     )
-
-    @property
-    def confidence(self) -> float:
-        """The probability of the best class."""
-        return self.probabilities[self.label]
 
     def _repr_html_(self) -> str:
         """Bars of the most probable classes, for notebooks."""
@@ -203,12 +200,12 @@ def remarks(found: Prediction) -> str:
 
 
 def _frame_cells(found: Prediction) -> dict[str, Any]:
-    cells: dict[str, Any] = {"label": found.label, "confidence": found.confidence}
+    cells: dict[str, Any] = {}
     for name, one in sorted(COLUMNS.items(), key=lambda item: item[1].by_class):
         value = getattr(found, name)
         if one.by_class and isinstance(value, dict):
             cells |= {f"p({key})": share for key, share in value.items()}
-        elif value is not None and name != "label":
+        elif value is not None:
             cells[name] = value
     return cells
 
