@@ -42,6 +42,14 @@ def test_a_preset_that_begins_with_a_backbone_names_the_kept_one(kept, tmp_path,
     assert ("--backbone.pretrained results/fc100/resnet12-half-s0" in told) is kept
 
 
+def test_a_preset_of_several_runs_says_that_one_is_trained_and_what_trains_all(tmp_path, capsys):
+    preset = "small-5xmaml-pretrained-fc100-1shot"
+    assert main(["train", "--preset", preset, "--run", str(tmp_path / "run")]) == 2  # it needs a backbone
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"{preset} stands for 5 runs that answer together; this trains one of them.")
+    assert "e3bm reproduce S2" in first
+
+
 def test_train_says_what_came_out_and_what_to_do_next(small_data, tmp_path, capsys):
     assert train(tmp_path / "run", flags(small_data, "mtl+e3bm")) == 0
     told = capsys.readouterr()

@@ -157,9 +157,16 @@ def settings_of_preset(
         return plain, rest
     from e3bm.paper.presets import find_preset
 
-    chosen = getattr(find_preset(name), part)
+    preset = find_preset(name)
+    chosen = getattr(preset, part)
     if chosen is None:
         raise SettingsError(f"The preset '{name}' has nothing for {part}: its method is trained from scratch.")
+    if part == "train" and preset.members > 1:
+        show(
+            f"{name} stands for {preset.members} runs that answer together; this trains one of them. All of them are "
+            'trained and tested by `e3bm reproduce S2 --row "5x" --run-missing` (see --dataset, --shot and --scale).',
+            file=sys.stderr,
+        )
     return chosen, rest
 
 
