@@ -80,6 +80,10 @@ def test_pages_of_methods_train_their_small_preset_with_one_command(page):
         kept = "" if wanted is None else f"results/{wanted.data.dataset}/{backbone_name(wanted)}"
         assert backbone == kept
         assert not kept or kept_run(ROOT / kept)
+    # Training often has other ways, shots and queries than the rows of the table.
+    tests = re.findall(r"^e3bm test .+$", page.read_text(), re.MULTILINE)
+    assert tests
+    assert all(" --preset " in line for line in tests)
 
 
 def test_the_page_covers_every_equation_and_algorithm():
