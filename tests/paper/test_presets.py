@@ -225,6 +225,26 @@ def test_published_tests_and_statistics():
     assert ALL["small-mtl-fc100-1shot-plain"].train.data.image_size is None  # its own 32 pixels
 
 
+def test_small_presets_of_both_data_sets_differ_in_data_and_backbone_only():
+    small = {name: preset for name, preset in ALL.items() if name.startswith("small-") and "-omniglot-" not in name}
+    on_fc100 = {name for name in small if "-fc100-" in name}
+    assert {name.replace("-fc100-", "-miniimagenet-") for name in on_fc100} == set(small) - on_fc100
+    for name in on_fc100:
+        ours, mini = small[name], small[name.replace("-fc100-", "-miniimagenet-")]
+        train = mini.train.but(data=ours.train.data)
+        if ours.train.hyperprior.frozen_from is not None:  # a run on the same data
+            train = train.but(hyperprior__frozen_from=ours.train.hyperprior.frozen_from)
+        assert train == ours.train, name
+        assert (mini.test, mini.members, kind_of(mini)) == (ours.test, ours.members, kind_of(ours))
+        assert (mini.train.data.dataset, mini.train.data.image_size) == ("miniimagenet", 42)
+        assert mini.train.data.augment == ours.train.data.augment
+        if ours.pretrain is None:
+            assert mini.pretrain is None
+        else:
+            assert mini.pretrain.but(data=ours.pretrain.data, epochs=ours.pretrain.epochs) == ours.pretrain
+            assert mini.pretrain.data.dataset == "miniimagenet"
+
+
 @pytest.mark.parametrize("shots", [1, 5])
 def test_both_arms_of_a_comparison_have_the_same_training(shots):
     for method in ("maml", "mtl", "sib"):

@@ -125,12 +125,12 @@ def test_a_dash_has_its_reason_and_the_preset_that_would_fill_it(first):
     assert "not run here, so there is no kept run" in reproduction_table(first).text()
     assert "TADAM: small-tadam-fc100-1shot." in reproduction_table(first).text()
     assert "not run here" not in reproduction_table([find(first, "MAML")]).text()
-    rows = reproduce(Request("T1", "miniimagenet", "LEO", results=RESULTS))
+    rows = reproduce(Request("T1", "tieredimagenet", "LEO", results=RESULTS))
     assert [row.as_json()["preset"] for row in rows] == [
-        f"paper-leo-wrn28_10-miniimagenet-{shots}shot-plain" for shots in (1, 5)
+        f"paper-leo-wrn28_10-tieredimagenet-{shots}shot-plain" for shots in (1, 5)
     ]
     words = reproduction_table([*rows, replace(rows[0], method="ABC", preset=None)]).text()
-    assert "LEO: paper-leo-wrn28_10-miniimagenet-{1,5}shot-plain; ABC: none." in words
+    assert "LEO: paper-leo-wrn28_10-tieredimagenet-{1,5}shot-plain; ABC: none." in words
 
 
 def test_a_system_is_asked_as_the_test_of_its_preset_says(first):
@@ -323,8 +323,8 @@ def test_names_of_backbones():
         (Request("S3", row="LEO"), "S3 has no such row; it has MTL, MTL\\+E3BM"),
         (Request("T1", results=Path("nowhere")), "There is no folder nowhere; name the folder"),
         (
-            Request("T1", "miniimagenet", effort=Effort()),
-            "no preset of MatchNets for two cores on miniimagenet",
+            Request("T1", "tieredimagenet", effort=Effort()),
+            "no preset of MAML for two cores on tieredimagenet, only on fc100 and miniimagenet",
         ),
     ],
 )

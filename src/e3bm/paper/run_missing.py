@@ -9,7 +9,7 @@ from typing import Literal
 from e3bm.errors import SettingsError
 from e3bm.interruption import Interrupted, time_is_over, time_limit
 from e3bm.paper.ablate import PLAIN, arm_title
-from e3bm.paper.presets import ABLATIONS, LEARNED_BY, Preset, ablation_settings, find_preset, presets
+from e3bm.paper.presets import ABLATIONS, LEARNED_BY, SMALL_DATA, Preset, ablation_settings, find_preset, presets
 from e3bm.paper.tables import PaperRow
 from e3bm.progress import Progress
 from e3bm.runs.evaluation.ensemble import make_ensemble
@@ -44,7 +44,7 @@ class Effort:
     """Time for training; None: as long as it takes."""
     seeds: int = 1
     scale: Scale = "small"
-    """Presets for two cores or one of their variants (on miniImageNet of MAML, MTL and SIB), or the paper's own."""
+    """Presets for two cores or one of their variants, or the paper's own."""
     runs: Path = Path("runs")
     """Where trainings are kept while they are not finished."""
     episodes: int | None = None
@@ -106,7 +106,7 @@ def preset_name(row: PaperRow, scale: Scale, *, check: bool = True) -> str:
     name = name if name in presets() else f"{name}-{row.kind}"
     if check and size == "small" and name not in presets():
         raise SettingsError(
-            f"There is no preset of {row.method} for two cores on {row.dataset}, only on fc100; "
+            f"There is no preset of {row.method} for two cores on {row.dataset}, only on {' and '.join(SMALL_DATA)}; "
             "say --scale paper, which takes days, or name other rows with --row."
         )
     return name

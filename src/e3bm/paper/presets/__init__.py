@@ -1,7 +1,7 @@
 """Named settings: the `paper` and the `e3bm` configuration of every method, and the presets built from them.
 
 `paper` is what the paper or its published code says; `e3bm` is ours. docs/deviations.md has the reasons.
-To add a preset, yield it where its family lives: `published.py`, `small.py` (FC100 for two cores), or one of the other
+To add a preset, yield it where its family lives: `published.py`, `small.py` (for two cores), or one of the other
 systems of the tables in `feature_systems.py`, `inner_systems.py`, `image_systems.py` and `metric_systems.py`;
 `configurations.py` has the inner loops and hyperpriors they share. A new family is a file of its own, listed below.
 """
@@ -30,7 +30,7 @@ from e3bm.paper.presets.image_systems import ctm_presets, robust_presets, tadam_
 from e3bm.paper.presets.inner_systems import inner_system_presets
 from e3bm.paper.presets.metric_systems import metric_system_presets
 from e3bm.paper.presets.published import omniglot_presets, paper_presets, paper_variants
-from e3bm.paper.presets.small import small_presets, small_variants
+from e3bm.paper.presets.small import SMALL_DATA, small_presets, small_variants
 
 
 @cache
@@ -64,6 +64,7 @@ __all__ = [
     "METHOD_SETTINGS",
     "PAPER_PSI_RATE",
     "PAPER_SUMMARIES",
+    "SMALL_DATA",
     "Configuration",
     "Kind",
     "Preset",

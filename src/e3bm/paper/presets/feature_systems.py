@@ -1,4 +1,4 @@
-"""Other systems of the paper's tables, and rivals on the same features: FC100 for two cores, as `small.py` has it.
+"""Other systems of the paper's tables, and rivals on the same features: for two cores, on the data that `small.py` has.
 
 Methods on frozen features have the centred, whitened ones, like MTL and SIB at their best. Some of them have nothing to
 train by themselves and are validated as they are.
@@ -6,10 +6,11 @@ train by themselves and are validated as they are.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from e3bm.paper.presets.configurations import KINDS, Kind, Preset, hyperprior_settings
-from e3bm.paper.presets.small import FC100, resnet12_pretrain
+from e3bm.paper.presets.small import SMALL_DATA, SmallData, resnet12_pretrain, small_about
 from e3bm.runs.settings import TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
@@ -112,20 +113,19 @@ SYSTEMS = (
 
 def feature_system_presets() -> Iterator[Preset]:
     """Every system with one and five shots; its hyperprior is part of the name where it has an inner loop."""
-    for system in SYSTEMS:
-        for shots in (1, 5):
-            for kind in system.kinds:
-                yield _preset(system, shots, kind)
+    for data, system, shots in product(SMALL_DATA.values(), SYSTEMS, (1, 5)):
+        for kind in system.kinds:
+            yield _preset(data, system, shots, kind)
 
 
-def _preset(system: System, shots: int, kind: Kind) -> Preset:
+def _preset(data: SmallData, system: System, shots: int, kind: Kind) -> Preset:
     hyperprior = hyperprior_settings(system.word, "e3bm", kind)
     if hyperprior.generated:
         hyperprior = hyperprior.but(**(system.hyperprior or {}))
     train = read_settings(
         TrainSettings,
         {
-            "data": FC100,
+            "data": data.settings,
             "episode": {"ways": 5, "shots": system.train_shots or shots, "queries": system.queries},
             "backbone": {"name": "resnet12", "width": 0.5, **system.training["backbone"]},
             "method": system.method,
@@ -134,8 +134,7 @@ def _preset(system: System, shots: int, kind: Kind) -> Preset:
             "validation": system.training["validation"],
         },
     )
-    name = f"small-{system.word}-fc100-{shots}shot" + ("" if system.kinds == ("plain",) else f"-{kind}")
-    about = f"{train.title} ({kind}) on FC100 at 32 px, {shots}-shot, for two cores"
+    name = f"small-{system.word}-{data.name}-{shots}shot" + ("" if system.kinds == ("plain",) else f"-{kind}")
     test = TestSettings(episodes=3000, queries=15, shots=None if system.train_shots in (None, shots) else shots)
-    pretrain = resnet12_pretrain().but(backbone__whitened=train.backbone.whitened)
-    return Preset(name, about, train, pretrain, test)
+    pretrain = resnet12_pretrain(data).but(backbone__whitened=train.backbone.whitened)
+    return Preset(name, small_about(train, kind, data, shots), train, pretrain, test)

@@ -4,10 +4,11 @@ Methods without an inner loop have no kinds of hyperprior: their presets end in 
 """
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from e3bm.paper.presets.configurations import Preset
-from e3bm.paper.presets.small import FC100, conv4_pretrain, resnet12_pretrain
+from e3bm.paper.presets.small import SMALL_DATA, SmallData, conv4_pretrain, resnet12_pretrain
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
@@ -42,9 +43,9 @@ def tadam_presets() -> Iterator[Preset]:
             }  # fmt: skip
             test = TestSettings(episodes=500, ways=5, shots=shots, queries=20)
             yield _preset(f"paper-tadam-resnet12-{data}-{shots}shot", train, None, test)
-    for shots in (1, 5):
+    for small, shots in product(SMALL_DATA.values(), (1, 5)):
         train = {
-            "data": {**FC100, "augment": True},
+            "data": {**small.settings, "augment": True},
             "episode": {"ways": 5, "shots": shots, "queries": 6},
             "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
             # The last block's convolutions; distances of these features are about ten.
@@ -52,7 +53,7 @@ def tadam_presets() -> Iterator[Preset]:
             "optimiser": {"steps": 100, "tasks": 2, "schedule": "cosine"},
             "validation": {"every": 50, "episodes": 100},
         }
-        yield _small("tadam", shots, train, resnet12_pretrain())
+        yield _small("tadam", small, shots, train, resnet12_pretrain(small))
 
 
 def ctm_presets() -> Iterator[Preset]:
@@ -85,8 +86,8 @@ def ctm_presets() -> Iterator[Preset]:
             )
             test = TestSettings(episodes=600, ways=5, shots=shots, queries=15)
             yield _preset(f"paper-ctm-resnet18-{data}-{shots}shot", train, pretrain, test)
-    for shots in (1, 5):
-        pretrain = conv4_pretrain()
+    for small, shots in product(SMALL_DATA.values(), (1, 5)):
+        pretrain = conv4_pretrain(small)
         train = {
             "data": pretrain.data.model_dump(),
             "episode": {"ways": 5, "shots": shots, "queries": 15},
@@ -96,7 +97,7 @@ def ctm_presets() -> Iterator[Preset]:
             "optimiser": {"steps": 300, "tasks": 4, "schedule": "cosine"},
             "validation": {"every": 100, "episodes": 200},
         }
-        yield _small("ctm", shots, train, pretrain)
+        yield _small("ctm", small, shots, train, pretrain)
 
 
 def robust_presets() -> Iterator[Preset]:
@@ -123,16 +124,16 @@ def robust_presets() -> Iterator[Preset]:
         }
         test = TestSettings(episodes=1000, ways=5, shots=shots, queries=15)
         yield _preset(f"paper-robust-wrn28_10-miniimagenet-{shots}shot", train, None, test)
-    for shots in (1, 5):
+    for small, shots in product(SMALL_DATA.values(), (1, 5)):
         train = {
-            "data": {**FC100, "augment": True},
+            "data": {**small.settings, "augment": True},
             "episode": {"ways": 20, "shots": 1, "queries": 2},
             "backbone": {"name": "conv4", "adapt": "full", "batchnorm": "batch_then_running"},
             "method": {"name": "robust_ensemble", "networks": 3, "annealing": "cosine"},
             "optimiser": {"steps": 600, "tasks": 4, "encoder": 1e-3, "weight_decay": 5e-4},
             "validation": {"every": 200, "episodes": 200},
         }
-        yield _small("robust", shots, train, None)
+        yield _small("robust", small, shots, train, None)
 
 
 def _preset(name: str, train: dict[str, Any], pretrain: PretrainSettings | None, test: TestSettings) -> Preset:
@@ -142,8 +143,10 @@ def _preset(name: str, train: dict[str, Any], pretrain: PretrainSettings | None,
     return Preset(name, about, settings, pretrain, test)
 
 
-def _small(system: str, shots: int, train: dict[str, Any], pretrain: PretrainSettings | None) -> Preset:
+def _small(
+    system: str, data: SmallData, shots: int, train: dict[str, Any], pretrain: PretrainSettings | None
+) -> Preset:
     settings = read_settings(TrainSettings, train)
-    about = f"{settings.title} on FC100 at 32 px, {shots}-shot, for two cores"
+    about = f"{settings.title} on {data.words}, {shots}-shot, for two cores"
     test = TestSettings(episodes=3000, ways=5, shots=shots, queries=15)
-    return Preset(f"small-{system}-fc100-{shots}shot", about, settings, pretrain, test)
+    return Preset(f"small-{system}-{data.name}-{shots}shot", about, settings, pretrain, test)

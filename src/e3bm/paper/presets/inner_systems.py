@@ -1,10 +1,11 @@
-"""Other systems of the paper's tables: their recipes of record, and what two cores can do on FC100, with E3BM beside.
+"""Other systems of the paper's tables: their recipes of record, and what two cores can do, with E3BM beside.
 
 One function for each system, listed in SYSTEMS. It is given the presets there are so far by name, so that a small
 preset can share the pre-trained backbone and the episodes of a row that it is compared with.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from e3bm.methods.bayesian_maml import BayesianMamlSettings
@@ -12,6 +13,7 @@ from e3bm.methods.leo import LeoSettings
 from e3bm.methods.maml_plus_plus import MamlPlusPlusSettings
 from e3bm.paper.presets.configurations import PAPER_PSI_RATE, Kind, Preset, hyperprior_settings
 from e3bm.paper.presets.published import PAPER_DATA
+from e3bm.paper.presets.small import SMALL_DATA, small_about
 from e3bm.runs.settings import HYPERPRIOR_RATES, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
@@ -72,22 +74,22 @@ def leo(known: Mapping[str, Preset]) -> Iterator[Preset]:
         )
         about = f"LEO (plain) on wrn28_10_sib, {data}, {shots}-shot, by the recipe of its authors' code"
         yield Preset(f"paper-leo-wrn28_10-{data}-{shots}shot-plain", about, train, like.pretrain, like.test)
-    for shots, orthogonality in SMALL_LEO_ORTHOGONALITY.items():
+    for data, (shots, orthogonality) in product(SMALL_DATA, SMALL_LEO_ORTHOGONALITY.items()):
         method = read_settings(LeoSettings, SMALL_LEO | {"orthogonality": orthogonality})
         optimiser = {"steps": 600, "tasks": 12, "theta": 3e-4, "schedule": "cosine"}
         for kind in SMALL_KINDS:
-            like = known[f"small-mtl-fc100-{shots}shot-{kind}"]
+            like = known[f"small-mtl-{data}-{shots}shot-{kind}"]
             train = like.train.but(method=method, optimiser=optimiser)
             yield _small("leo", train, shots, kind, like)
 
 
 def bmaml(known: Mapping[str, Preset]) -> Iterator[Preset]:
     """Bayesian MAML on frozen features; the paper has no row of it, and its release no classification."""
-    for shots in (1, 5):
+    for data, shots in product(SMALL_DATA, (1, 5)):
         rate = SMALL_BMAML_RATE / (5 * shots)
         method = read_settings(BayesianMamlSettings, SMALL_BMAML | {"rate": rate})
         for kind in SMALL_KINDS:
-            like = known[f"small-mtl-fc100-{shots}shot-{kind}"]
+            like = known[f"small-mtl-{data}-{shots}shot-{kind}"]
             yield _small("bmaml", like.train.but(method=method), shots, kind, like)
 
 
@@ -114,10 +116,10 @@ def mamlpp(known: Mapping[str, Preset]) -> Iterator[Preset]:
             test = TestSettings(episodes=600, ways=5, shots=shots, queries=15)
             about = f"MAML++ (plain) on conv4, {data}, {shots}-shot, by the recipe of its authors' code"
             yield Preset(f"paper-mamlpp-conv4-{data}-{shots}shot-plain", about, train, None, test)
-    for shots, rate in SMALL_MAMLPP_RATES.items():
+    for small, (shots, rate) in product(SMALL_DATA, SMALL_MAMLPP_RATES.items()):
         method = read_settings(MamlPlusPlusSettings, SMALL_MAMLPP | {"rate": rate})
         for kind in SMALL_KINDS:
-            like = known[f"small-maml-pretrained-fc100-{shots}shot-{kind}"]
+            like = known[f"small-maml-pretrained-{small}-{shots}shot-{kind}"]
             # The cosine of the outer rate is one of MAML++'s own changes here.
             train = like.train.but(
                 method=method, optimiser__schedule="constant", optimiser__steps=240, validation__every=60
@@ -130,9 +132,10 @@ SYSTEMS: tuple[System, ...] = (leo, bmaml, mamlpp)
 
 
 def _small(word: str, train: TrainSettings, shots: int, kind: Kind, like: Preset) -> Preset:
-    """A system on FC100, trained and tested on the episodes of a row that it is compared with."""
+    """A system trained and tested on the episodes of a row that it is compared with."""
     train = train.but(hyperprior=hyperprior_settings(train.method.name, "e3bm", kind))
-    about = f"{train.title} ({kind}) on FC100 at 32 px, {shots}-shot, for two cores"
+    data = SMALL_DATA[train.data.dataset]
+    about = small_about(train, kind, data, shots)
     if train.backbone.batchnorm == "per_step":
         about += ", BatchNorm statistics of each inner step"
-    return Preset(f"small-{word}-fc100-{shots}shot-{kind}", about, train, like.pretrain, like.test)
+    return Preset(f"small-{word}-{data.name}-{shots}shot-{kind}", about, train, like.pretrain, like.test)

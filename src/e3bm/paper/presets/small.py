@@ -1,7 +1,7 @@
 """What two cores can do: FC100 at its own 32 pixels, miniImageNet at 42, half-width ResNet-12 or 4CONV."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from e3bm.paper.presets.configurations import (
@@ -16,12 +16,30 @@ from e3bm.paper.presets.configurations import (
 from e3bm.runs.settings import PretrainSettings, TestSettings, TrainSettings
 from e3bm.settings import read_settings
 
-FC100: dict[str, Any] = {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}
+
+@dataclass(frozen=True)
+class SmallData:
+    """A data set as two cores can have it, and for how many epochs its backbones are pre-trained."""
+
+    words: str
+    settings: dict[str, Any]
+    resnet12_epochs: int
+    conv4_epochs: int
+
+    @property
+    def name(self) -> str:
+        return str(self.settings["dataset"])
+
+
+FC100 = SmallData("FC100 at 32 px", {"dataset": "fc100", "recipe": "cifar", "normalisation": "cifar"}, 16, 30)
 # At half of its 84 pixels: a pass over the training images takes minutes, not half an hour.
-MINI: dict[str, Any] = {"dataset": "miniimagenet", "image_size": 42, "recipe": "cifar", "normalisation": "mtl"}
-SMALL_DATA = {"FC100 at 32 px": FC100, "miniImageNet at 42 px": MINI}
-RESNET12_EPOCHS = {"fc100": 16, "miniimagenet": 10}
-CONV4_EPOCHS = {"fc100": 30, "miniimagenet": 15}
+MINI = SmallData(
+    "miniImageNet at 42 px",
+    {"dataset": "miniimagenet", "image_size": 42, "recipe": "cifar", "normalisation": "mtl"},
+    10,
+    15,
+)
+SMALL_DATA = {data.name: data for data in (FC100, MINI)}
 # What the study on validation classes (docs/study.md) found; both arms of a comparison have the same.
 SMALL_OPTIMISERS: dict[str, dict[str, Any]] = {
     "mtl": {"steps": 300, "tasks": 16, "schedule": "cosine"},
@@ -47,21 +65,26 @@ SMALL_VALIDATIONS: dict[str, dict[str, Any]] = {
 
 def small_presets() -> Iterator[Preset]:
     """Every method, number of shots and kind of hyperprior; MTL and SIB share one pre-trained backbone."""
-    for words, data in SMALL_DATA.items():
+    for data in SMALL_DATA.values():
         for method in ("maml", "mtl", "sib"):
             for shots in (1, 5):
                 for kind in KINDS:
-                    yield _preset(method, shots, kind, data, words)
+                    yield _preset(method, shots, kind, data)
 
 
-def resnet12_pretrain(data: dict[str, Any] = FC100) -> PretrainSettings:
+def small_about(train: TrainSettings, kind: Kind, data: SmallData, shots: int) -> str:
+    """What `e3bm presets` says of a preset for two cores."""
+    return f"{train.title} ({kind}) on {data.words}, {shots}-shot, for two cores"
+
+
+def resnet12_pretrain(data: SmallData) -> PretrainSettings:
     """The half-width ResNet-12 that small rows share."""
     return read_settings(
         PretrainSettings,
         {
-            "data": {**data, "augment": True},
+            "data": {**data.settings, "augment": True},
             "backbone": {"name": "resnet12", "width": 0.5, "adapt": "full"},
-            "epochs": RESNET12_EPOCHS[data["dataset"]],
+            "epochs": data.resnet12_epochs,
             "rate": 0.15,
             "label_smoothing": 0.1,
             "schedule": "one_cycle",
@@ -85,7 +108,7 @@ def small_variants(rows: list[Preset]) -> Iterator[Preset]:
         yield from ablation_arms(preset)
 
 
-def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], words: str) -> Preset:
+def _preset(method: str, shots: int, kind: Kind, data: SmallData) -> Preset:
     deep = method != "maml"
     inner = method_settings(method, "e3bm")
     if method == "mtl":
@@ -93,7 +116,7 @@ def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], words: st
     train = read_settings(
         TrainSettings,
         {
-            "data": data if deep else data | {"recipe": "maml", "normalisation": "none"},
+            "data": data.settings if deep else data.settings | {"recipe": "maml", "normalisation": "none"},
             "episode": {"ways": 5, "shots": shots, "queries": 15 if deep else 5},  # MAML pays for every query M times
             "backbone": {"name": "resnet12", "width": 0.5}
             if deep
@@ -104,10 +127,10 @@ def _preset(method: str, shots: int, kind: Kind, data: dict[str, Any], words: st
             "validation": SMALL_VALIDATIONS[method],
         },
     )
-    name = f"small-{method}-{data['dataset']}-{shots}shot-{kind}"
-    about = f"{train.title} ({kind}) on {words}, {shots}-shot, for two cores"
+    name = f"small-{method}-{data.name}-{shots}shot-{kind}"
     test = TestSettings(episodes=3000, queries=15)
-    return Preset(name, about, train, resnet12_pretrain(data) if deep else None, test)
+    pretrain = resnet12_pretrain(data) if deep else None
+    return Preset(name, small_about(train, kind, data, shots), train, pretrain, test)
 
 
 def _scaled(preset: Preset) -> Preset:
@@ -139,18 +162,18 @@ def _pretrained_maml(preset: Preset) -> Preset:
     tuned = PRETRAINED_MAML_RATES[5 if preset.train.episode.shots == 5 else 1]
     train = preset.train.but(method__rate=tuned, **PRETRAINED_MAML)
     name, about = preset.name.replace("-maml-", "-maml-pretrained-"), f"{preset.about}, from a pre-trained 4CONV"
-    data = next(data for data in SMALL_DATA.values() if data["dataset"] == preset.train.data.dataset)
+    data = SMALL_DATA[preset.train.data.dataset]
     return replace(preset, name=name, about=about, train=train, pretrain=conv4_pretrain(data))
 
 
-def conv4_pretrain(data: dict[str, Any] = FC100) -> PretrainSettings:
+def conv4_pretrain(data: SmallData) -> PretrainSettings:
     """The 4CONV that small presets with a pre-trained one share."""
     return read_settings(
         PretrainSettings,
         {
-            "data": {**data, "normalisation": "none", "augment": True},
+            "data": {**data.settings, "normalisation": "none", "augment": True},
             "backbone": {"name": "conv4", "adapt": "full"},
-            "epochs": CONV4_EPOCHS[data["dataset"]],
+            "epochs": data.conv4_epochs,
             "label_smoothing": 0.1,
             "validation": {"every": 1, "episodes": 500},
         },
