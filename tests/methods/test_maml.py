@@ -20,8 +20,6 @@ from e3bm.errors import DataError, SettingsError
 from e3bm.methods import METHODS, Maml
 from e3bm.methods.base import Parts, ReadyFeatures
 from e3bm.methods.maml import MamlSettings
-from e3bm.runs.settings import TrainSettings
-from e3bm.settings import read_settings
 
 
 def exact(found, expected):
@@ -362,6 +360,96 @@ def loop_from_zero(method, batch, rate, epochs):
     return scores
 
 
-def test_maml_has_no_class_means_to_start_from():
-    with pytest.raises(SettingsError, match=r"method\.start: it must be 'learned' or 'zero'"):
-        read_settings(TrainSettings, {"method": {"name": "maml", "start": "prototype"}, "backbone": {"adapt": "full"}})
+def class_means_of(method, parameters, batch, task, *, constant):
+    """The nearest-class-mean rule as a linear head, s (mu.x - |mu|^2/2), written out."""
+    features = features_of(method, parameters, batch.support[task])
+    labels, scale = batch.support_labels[task], method.head.log_scale.exp()
+    means = torch.stack([features[labels == way].mean(0) for way in range(batch.ways)])
+    means = means.detach() if constant else means
+    return [scale * means, -scale * means.square().sum(1) / 2]
+
+
+def features_of(method, parameters, images):
+    features = functional_call(method.backbone, parameters, (images,))
+    if method.feature_length is None:
+        return features
+    return method.feature_length * features / features.norm(dim=1, keepdim=True)
+
+
+def loop_from_class_means(method, batch, rate, epochs, *, second_order=True):
+    scores = []
+    for task in range(len(batch)):
+        own = dict(method.backbone.named_parameters())
+        names = [name for name in own if "norm" not in name]
+        with batchnorm_mode(method.backbone, "batch"):
+            head = class_means_of(method, own, batch, task, constant=not second_order)
+            parameters = {name: part.clone() for name, part in own.items()}
+            for _ in range(epochs):
+                features = features_of(method, parameters, batch.support[task])
+                loss = WAYS * F.cross_entropy(F.linear(features, *head), batch.support_labels[task])
+                found = torch.autograd.grad(
+                    loss, [*(parameters[name] for name in names), *head], create_graph=second_order, retain_graph=True
+                )
+                parameters |= {
+                    name: parameters[name] - rate * part for name, part in zip(names, found[:-2], strict=True)
+                }
+                head = [part - rate * gradient for part, gradient in zip(head, found[-2:], strict=True)]
+            scores.append(F.linear(features_of(method, parameters, batch.query[task]), *head))
+    return torch.stack(scores)
+
+
+@pytest.mark.parametrize("second_order", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"fast": False}, {"checkpointed": True}, {"feature_length": 2.0}])
+def test_a_head_that_starts_at_the_class_means_is_the_loop_written_out(settings, second_order):
+    method = conv4(start="prototype", second_order=second_order, **settings)
+    batch = task_batch(size=17, shots=2, queries=3)
+    assert not method.head.log_scale.any()  # exp(0): every start has the scale 1 at first
+    nn.init.constant_(method.head.log_scale, 0.3)
+    learner = plain(method, rate=0.05, epochs=3)
+    loss, found = gradients(learner, batch)
+    expected = loop_from_class_means(method, batch, 0.05, 3, second_order=second_order)
+    exact(learner(batch).scores, expected)
+    wanted = torch.autograd.grad(meta_loss(expected, batch.query_labels), list(learner.parameters()))
+    for name, ours, theirs in zip(dict(learner.named_parameters()), found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11, msg=name)
+    assert loss.isfinite()
+    with torch.no_grad():
+        exact(learner(batch).scores, expected)
+
+
+def test_the_gradient_through_class_means_and_inner_steps_is_that_of_finite_differences():
+    method = smooth(start="prototype", feature_length=3.0)
+    learner = generated(method, context("stats", method, transductive=True))
+    batch = task_batch(shots=2)
+    found = dict(zip(dict(learner.named_parameters()), gradients(learner, batch)[1], strict=True))
+    for name, parameter in learner.named_parameters():
+        direction = torch.randn(parameter.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        losses = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.add_(direction, alpha=sign * 1e-6)
+                losses.append(meta_loss(learner(batch).scores, batch.query_labels))
+                parameter.sub_(direction, alpha=sign * 1e-6)
+        difference = (losses[0] - losses[1]) / 2e-6
+        torch.testing.assert_close((found[name] * direction).sum(), difference, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_at_a_rate_of_zero_a_start_at_the_class_means_is_the_nearest_class_mean_for_any_number_of_ways():
+    method = smooth(start="prototype", feature_length=2.0, batchnorm="running")
+    whole, mask = task_batch(shots=2, queries=3), torch.tensor([[True] * 6, [True, True, True, False, True, True]])
+    batch = TaskBatch(whole.support, whole.support_labels, whole.query, whole.query_labels, WAYS, mask)
+    scores = plain(method, rate=0.0)(batch).scores
+    with torch.no_grad(), batchnorm_mode(method.backbone, "running"):
+        for task in range(2):
+            support = 2 * F.normalize(method.backbone(batch.support[task][mask[task]]))
+            labels = batch.support_labels[task][mask[task]]
+            means = torch.stack([support[labels == way].mean(0) for way in range(WAYS)])
+            distances = torch.cdist(2 * F.normalize(method.backbone(batch.query[task])), means)
+            exact((-distances.square() / 2).log_softmax(1), scores[task].log_softmax(1))
+    two = TaskBatch(whole.support[:, [0, 1, 3, 4]], torch.tensor([[0, 1, 0, 1]] * 2), whole.query, None, 2)
+    assert plain(method)(two).scores.shape == (2, whole.query.shape[1], 2)
+    # No class is ahead: with the classes in another order the scores are those of before, in that order.
+    order = torch.tensor([2, 0, 1])
+    place = order.argsort()
+    other = TaskBatch(batch.support, place[batch.support_labels], batch.query, place[batch.query_labels], WAYS, mask)
+    exact(plain(method)(other).scores, plain(method)(batch).scores[..., order])

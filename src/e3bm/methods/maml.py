@@ -5,6 +5,7 @@ from typing import Literal, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor, nn
 
 from e3bm.core.adapt import AdaptationTrace
@@ -12,6 +13,7 @@ from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.errors import DataError, SettingsError
 from e3bm.methods.base import METHODS, InnerLoopMethod, InnerLoopSettings, Needs, Parts, check_ways
+from e3bm.methods.heads.labelled import LabelledSupport, PrototypeStart
 from e3bm.methods.networks.functional import ImageBackbone, functional_pass
 from e3bm.methods.networks.passes import Answer, FixedParameters, Lesson, Parameters, TaskPasses, parameter_names
 from e3bm.methods.networks.step_statistics import BatchNorm, StepStatistics
@@ -33,8 +35,10 @@ class MamlSettings(InnerLoopSettings):
     )
 
     name: Literal["maml"] = "maml"
-    start: Literal["learned", "zero"] = "learned"
-    """Theta_0 of the head: meta-learned, or zero."""
+    start: Literal["learned", "zero", "prototype"] = "learned"
+    """Theta_0 of the head: meta-learned, zero, or the task's class means."""
+    feature_length: float | None = Field(default=None, gt=0)
+    """Scale every feature vector to this length; unset: as the backbone gives them."""
     loss_scale: Literal["ways", "mean"] = "ways"
     """Inner loss: W times the mean cross-entropy, as published, or the mean."""
     checkpointed: bool = False
@@ -47,9 +51,10 @@ class Maml(InnerLoopMethod):
 
     The inner loss is W times the mean cross-entropy as published (``loss_scale`` "ways") or the mean. With ``start``
     "zero" the head begins every task at zero, so that no class has an advantage before its examples are seen (Kao et
-    al., ICLR 2022). ``checkpointed`` recomputes every inner step in the backward pass; ``fast`` off forces the general
-    path through any network. ``epochs`` is needed by ``per_step`` BatchNorm only, whose sets ``led`` numbers as MAML++
-    does.
+    al., ICLR 2022); with "prototype" at the nearest-class-mean rule of the task's support, for any number of ways
+    (Triantafillou et al., ICLR 2020). ``feature_length`` scales what the head sees. ``checkpointed`` recomputes every
+    inner step in the backward pass; ``fast`` off forces the general path through any network. ``epochs`` is needed by
+    ``per_step`` BatchNorm only, whose sets ``led`` numbers as MAML++ does.
     """
 
     settings = MamlSettings
@@ -61,7 +66,8 @@ class Maml(InnerLoopMethod):
         ways: int = 5,
         second_order: bool = True,
         loss_scale: Literal["ways", "mean"] = "ways",
-        start: Literal["learned", "zero"] = "learned",
+        start: Literal["learned", "zero", "prototype"] = "learned",
+        feature_length: float | None = None,
         batchnorm: BatchNorm = "batch",
         epochs: int | None = None,
         led: bool = False,
@@ -78,14 +84,18 @@ class Maml(InnerLoopMethod):
             raise SettingsError(f"MAML's inner loss is scaled by 'ways' or 'mean'; found '{loss_scale}'.")
         self.positions = backbone.feature_positions
         self.backbone = backbone
-        self.head = nn.Linear(backbone.feature_size, ways)
-        nn.init.xavier_uniform_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        if start == "zero":
-            nn.init.zeros_(self.head.weight)
-            self.head.requires_grad_(False)
+        self.head: nn.Linear | PrototypeStart
+        if start == "prototype":
+            self.head = PrototypeStart(constant=not second_order)
+        else:
+            self.head = linear = nn.Linear(backbone.feature_size, ways)
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            if start == "zero":
+                nn.init.zeros_(linear.weight)
+                linear.requires_grad_(False)
         self.statistics = StepStatistics(batchnorm, backbone, epochs, led=led)
-        self.second_order, self.loss_scale = second_order, loss_scale
+        self.second_order, self.loss_scale, self.feature_length = second_order, loss_scale, feature_length
         self.checkpointed, self.fast = checkpointed, fast
 
     @classmethod
@@ -98,6 +108,7 @@ class Maml(InnerLoopMethod):
             second_order=settings.order == "second",
             loss_scale=settings.loss_scale,
             start=settings.start,
+            feature_length=settings.feature_length,
             batchnorm=cast(BatchNorm, parts.batchnorm),
             epochs=settings.epochs if parts.batchnorm == "per_step" else None,
             checkpointed=settings.checkpointed,
@@ -119,7 +130,8 @@ class Maml(InnerLoopMethod):
     def problem(self, batch: TaskBatch, changes: "Changes | None" = None) -> "MamlProblem":
         """The moves, changed as a method that builds on this one wants them."""
         changes = Changes() if changes is None else changes
-        check_ways(self.head.out_features, batch.ways, "linear head")
+        if isinstance(self.head, nn.Linear):
+            check_ways(self.head.out_features, batch.ways, "linear head")
         if batch.support.ndim != 5:
             raise DataError(
                 "MAML adapts the network itself and takes images [tasks, examples, channels, height, width]; "
@@ -137,12 +149,26 @@ class Maml(InnerLoopMethod):
             changes.fixed or (lambda part, updates: fixed),
             second_order=self.second_order and not changes.first_order,
             loss_factor=float(batch.ways if self.loss_scale == "ways" else 1),
+            feature_length=self.feature_length,
             checkpointed=self.checkpointed,
         )
         for task in range(len(batch)):
             passes.add_task(batch.support[task], batch.support_labels[task], batch.mask[task], batch.query[task])
-        start = (*(values[name] for name in names.adapted), self.head.weight, self.head.bias)
+        start = self._start(passes, tuple(values[name] for name in names.adapted), batch)
         return MamlProblem(passes, start, batch.mask, self.positions, changes)
+
+    def _start(self, passes: TaskPasses, network: Parameters, batch: TaskBatch) -> tuple[Parameters, ...]:
+        """Theta_0 of every task."""
+        if isinstance(self.head, nn.Linear):
+            return ((*network, self.head.weight, self.head.bias),) * len(batch)
+        learners = []
+        for task, (_, labels) in enumerate(passes.support):
+            features = passes.embed(task, network).unsqueeze(0)
+            real = torch.ones_like(labels, dtype=torch.bool)[None]
+            weight, bias = self.head(features, LabelledSupport(labels[None], real, batch.ways, features.dtype))
+            # The network under other names: to an inner step the head is a weight of its own, not a function of it.
+            learners.append((*(each.view_as(each) for each in network), weight[0], bias[0]))
+        return tuple(learners)
 
 
 @runtime_checkable
@@ -181,13 +207,21 @@ class MamlProblem:
     """The moves of MAML on T tasks; each pass of a learner is computed once, when it is first needed."""
 
     def __init__(
-        self, passes: TaskPasses, start: Parameters, mask: Bool[Tensor, "T S"], positions: int, changes: Changes
+        self,
+        passes: TaskPasses,
+        start: tuple[Parameters, ...],
+        mask: Bool[Tensor, "T S"],
+        positions: int,
+        changes: Changes,
     ) -> None:
         self._passes, self._mask, self._positions, self._changes = passes, mask, positions, changes
         self.second_order = passes.second_order
         # A frozen network is adapted all the same: its weights are then constants of the outer loop.
-        first = tuple(each if each.requires_grad else each.detach().requires_grad_() for each in start)
-        self._start = Learners(0, (first,) * len(mask))
+        first = tuple(
+            tuple(each if each.requires_grad else each.detach().requires_grad_() for each in learner)
+            for learner in start
+        )
+        self._start = Learners(0, first)
 
     def basis(self) -> Basis:
         return Basis(None, self._support_embeddings, self._query_embeddings, self._mask)

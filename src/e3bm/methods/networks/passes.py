@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from e3bm.methods.heads.collapsed import unit
 from e3bm.methods.networks.functional import FunctionalPass
 from e3bm.methods.networks.step_statistics import Part, StatisticsLedger
 
@@ -61,10 +62,12 @@ class TaskPasses:
         *,
         second_order: bool,
         loss_factor: float,
+        feature_length: float | None,
         checkpointed: bool,
     ) -> None:
         self.network, self.ledger, self.names, self.fixed = network, ledger, names, fixed
         self.second_order, self.loss_factor, self.checkpointed = second_order, loss_factor, checkpointed
+        self.feature_length = feature_length
         self.support: list[tuple[Tensor, Tensor]] = []
         self.query: list[Tensor] = []
 
@@ -82,6 +85,14 @@ class TaskPasses:
         self.support.append((support.contiguous(memory_format=torch.channels_last), labels))
         self.query.append(query.contiguous(memory_format=torch.channels_last))
 
+    def embed(self, task: int, network: Parameters) -> Float[Tensor, "S D"]:
+        """Features of the support before the first update, by a backbone without a head."""
+
+        def compute(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return (self._features("support", task, 0, inputs, len(network), self.support[task][0]),)
+
+        return run(compute, (*network, *self.fixed("support", 0)), recompute=self.checkpointed)[0]
+
     def learn(self, task: int, updates: int, learner: Parameters) -> Lesson:
         """Features, loss and gradient at a learner.
 
@@ -98,7 +109,7 @@ class TaskPasses:
                 if not outside:
                     inputs = [each.detach().requires_grad_() for each in inputs]
                 adapted = inputs[: len(learner)]
-                features = self._features("support", task, updates, inputs, images)
+                features = self._features("support", task, updates, inputs, len(learner), images)
                 loss = self.loss_factor * F.cross_entropy(F.linear(features, adapted[-2], adapted[-1]), labels)
                 found = torch.autograd.grad(loss, adapted, create_graph=second, retain_graph=keep, allow_unused=True)
             gradient = [
@@ -113,7 +124,7 @@ class TaskPasses:
         """Features and scores of the queries, in a pass of their own."""
 
         def compute(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            features = self._features("query", task, updates, inputs, self.query[task])
+            features = self._features("query", task, updates, inputs, len(learner), self.query[task])
             return features, F.linear(features, inputs[len(learner) - 2], inputs[len(learner) - 1])
 
         return Answer(*self._run(compute, learner, self.fixed("query", updates)))
@@ -121,15 +132,17 @@ class TaskPasses:
     def _run(self, compute: Computation, learner: Parameters, fixed: Parameters) -> tuple[Tensor, ...]:
         return run(compute, (*learner, *fixed), recompute=self.checkpointed)
 
-    def _features(self, part: Part, task: int, updates: int, inputs: Sequence[Tensor], images: Tensor) -> Tensor:
-        adapted = len(self.names.adapted)
-        parameters = dict(zip(self.names.adapted, inputs[:adapted], strict=True))
-        parameters |= zip(self.names.fixed, inputs[adapted + 2 :], strict=True)
+    def _features(
+        self, part: Part, task: int, updates: int, inputs: Sequence[Tensor], learner: int, images: Tensor
+    ) -> Tensor:
+        """The inputs are ``learner`` tensors, those of the backbone first, and then the fixed ones."""
+        parameters = dict(zip(self.names.adapted, inputs[: len(self.names.adapted)], strict=True))
+        parameters |= zip(self.names.fixed, inputs[learner:], strict=True)
         given, observe = self.ledger.given(part, updates), self.ledger.observes(part)
         features, seen = self.network(parameters, images, given, observe)
         if observe:
             self.ledger.note(part, updates, task, seen)
-        return features
+        return features if self.feature_length is None else self.feature_length * unit(features)
 
 
 def parameter_names(backbone: nn.Module) -> ParameterNames:
