@@ -60,6 +60,7 @@ def _table(name: str, old: str) -> str:
         "fc100": _short_table,
         "fc100 cross-fitted": _cross_fitted_table,
         **{f"{dataset} rows": partial(_long_table, dataset) for dataset in ("fc100", "miniimagenet")},
+        **{f"{dataset} confidence": partial(_confidence_table, dataset) for dataset in ("fc100", "miniimagenet")},
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
         "cross-domain": lambda: _cross_table(whitened=False),
         "cross-domain whitened": lambda: _cross_table(whitened=True),
@@ -246,6 +247,20 @@ def _long_table(dataset: str) -> str:
 def _ablation_entries() -> list[Entry]:
     wanted = {row.ours.runs for row in _rows("F4") if row.ours}
     return [each for each in kept_entries(RESULTS) if tuple(str(run.path) for run in each.runs) in wanted]
+
+
+def _confidence_table(dataset: str) -> str:
+    """MTL and SIB as the paper trains them, on tasks of classes that the backbone knows: with and without a factor."""
+    return _entries_table(
+        [
+            each
+            for each in kept_entries(RESULTS)
+            if each.first.dataset == dataset
+            and each.first.backbone.endswith("whitened")
+            and each.first.method.removesuffix("+E3BM") in ("MTL", "SIB")
+            and "calibrated_nll" in each.first.metrics
+        ]
+    )
 
 
 def _cross_table(*, whitened: bool) -> str:
