@@ -1,5 +1,7 @@
 """Matching Networks, simple and with full context: recorded scores, embeddings and gradients, met to 1e-10."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.golden.system_arrays import close, load, padded, tasks
@@ -44,6 +46,14 @@ def test_simple(prefix, change):
     close(batch.query.grad, data[f"{prefix}grad_query"])
 
 
+def test_cosines():
+    """With every example a class of its own, the summed rule's scores are the cosines themselves."""
+    data = load("matching")
+    every, count = tasks(data), data["support"].shape[1]
+    alone = replace(every, support_labels=torch.arange(count).expand(2, -1), query_labels=None, ways=count)
+    close(MatchingNets(ReadyFeatures(16), scale=1.0, rule="summed").double()(alone).scores, data["cosines"])
+
+
 def in_context(data, prefix):
     scale, rule = RULES[prefix]
     model = MatchingNetsFce(ReadyFeatures(8), scale=scale, rule=rule, shuffled=False).double()
@@ -79,6 +89,16 @@ def test_every_read():
     for step in range(int(data["steps"])):
         state = problem.step(state, problem.direction(state), one)
         close(state.hidden[:, : batch.query.shape[1]], data["f_steps"][:, step])
+
+
+def test_reads_that_begin_at_the_query():
+    """As later re-implementations begin; ours begin at zero."""
+    data = load("matching_fce")
+    problem = in_context(data, "").begin(tasks(data))
+    state, one = problem.start()._replace(hidden=problem.examples), torch.ones(2, dtype=torch.float64)
+    for _ in range(int(data["steps"])):
+        state = problem.step(state, problem.direction(state), one)
+    close(state.hidden[:, : data["query"].shape[1]], data["f_from_query"])
 
 
 def test_reads_that_vote():

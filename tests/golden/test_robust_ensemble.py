@@ -1,6 +1,9 @@
 """Robust ensembles against recorded numbers in float64.
 
 Relations and the distillation of mean probabilities are the paper's formulas, the nearest mean is the released code's.
+The recording's ``code_*`` and ``distillation_code_as_released`` are not met, and no setting leads to them: predictions
+among wrong classes that do not sum to one, cross-entropies for divergences, mean logits as targets. The paper is
+followed there by choice (docs/deviations.md).
 """
 
 from pathlib import Path
