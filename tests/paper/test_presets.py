@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from e3bm.core.hyperprior import FcGenerator, LstmGenerator
+from e3bm.data.source import registered_sources
 from e3bm.errors import SettingsError
 from e3bm.methods import Parts, ReadyFeatures
 from e3bm.paper.presets import KINDS, PAPER_PSI_RATE, find_preset, hyperprior_settings, method_settings, presets
@@ -13,6 +14,10 @@ from e3bm.runs.settings import HyperpriorSettings, PretrainSettings, TestSetting
 from e3bm.runs.training.optimisers import build_optimiser, schedule_factor
 
 ALL = presets()
+PUBLISHED_CLASSES = {
+    name: {split: count.classes for split, count in registered_sources()[name]().card.published.items()}
+    for name in registered_sources()
+}
 METHODS = ("mtl", "mtl-cosine", "sib", "maml")
 
 
@@ -35,6 +40,17 @@ def test_presets_hold_together(name):
     own = tuple(f"paper-{word}" for word in ("proto_nets", "matching_nets", "meta_opt_net", "can", "egnn"))
     assert (preset.pretrain is None) == (from_scratch or name.startswith(own))
     assert preset.train.validation.split == "val"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_presets_ask_for_no_more_classes_than_their_data_have(name):
+    preset = ALL[name]
+    counts = PUBLISHED_CLASSES[preset.train.data.dataset]
+    validated = preset.train.validation.episode(preset.train.episode)
+    tested = preset.test.ways or preset.train.episode.ways
+    assert preset.train.episode.ways <= counts["train"]
+    assert validated.ways <= counts["val"]
+    assert tested <= counts["test"]
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if ALL[name].train.hyperprior.frozen_from is None])
@@ -232,6 +248,9 @@ def test_small_presets_of_both_data_sets_differ_in_data_and_backbone_only():
     for name in on_fc100:
         ours, mini = small[name], small[name.replace("-fc100-", "-miniimagenet-")]
         train = mini.train.but(data=ours.train.data)
+        if train.validation.ways == 5 != ours.train.validation.ways:  # where training has more ways than there are
+            assert ours.train.episode.ways > PUBLISHED_CLASSES["miniimagenet"]["val"]
+            train = train.but(validation__ways=None)
         if ours.train.hyperprior.frozen_from is not None:  # a run on the same data
             train = train.but(hyperprior__frozen_from=ours.train.hyperprior.frozen_from)
         assert train == ours.train, name

@@ -15,6 +15,7 @@ from e3bm.settings import read_settings
 TADAM_SCALES = {"miniimagenet": {1: 1.0, 5: 7.5}, "fc100": {1: 2.0, 5: 5.0}}  # found by validation, as published
 TADAM_STEPS = {"miniimagenet": 30_000, "fc100": 10_000}
 TADAM_EPISODES = {1: {"queries": 2, "tasks": 5}, 5: {"queries": 6, "tasks": 2}}  # near to the 12 and 32 queries in all
+ROBUST_VALIDATION_WAYS = {"fc100": None, "miniimagenet": 5}  # its training has 20, miniImageNet 16 such classes
 CTM_EPOCH = 100  # episodes, a choice of ours: the published number of epochs is 110
 
 
@@ -131,7 +132,7 @@ def robust_presets() -> Iterator[Preset]:
             "backbone": {"name": "conv4", "adapt": "full", "batchnorm": "batch_then_running"},
             "method": {"name": "robust_ensemble", "networks": 3, "annealing": "cosine"},
             "optimiser": {"steps": 600, "tasks": 4, "encoder": 1e-3, "weight_decay": 5e-4},
-            "validation": {"every": 200, "episodes": 200},
+            "validation": {"every": 200, "episodes": 200, "ways": ROBUST_VALIDATION_WAYS[small.name]},
         }
         yield _small("robust", small, shots, train, None)
 
