@@ -14,7 +14,7 @@ from classifier_measure.figure import draw_rivals
 
 from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean
-from e3bm.paper.printed import cells_of
+from e3bm.paper.printed import BUDGET, cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
@@ -240,7 +240,7 @@ def _long_table(dataset: str) -> str:
     rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target, dataset) if row.ours]
     distinct = {(row.ours and row.ours.runs, row.shots): row for row in reversed(rows)}
     cells = [cells_of(row) for row in reversed(distinct.values())]
-    return Table(columns, tuple(tuple(each[place] for place in places) for each in cells)).markdown()
+    return Table(columns, tuple(tuple(each[place] for place in places) for each in cells), "", (BUDGET,)).markdown()
 
 
 def _ablation_entries() -> list[Entry]:

@@ -94,11 +94,11 @@ class _Seconds:
     """The axis of training times: logarithmic, with a place at its left for what has nothing to train."""
 
     def __init__(self, results: Sequence[Result]) -> None:
-        trained = [own for own in map(_seconds, results) if own > 0]
+        trained = [own for own in (result.train_seconds for result in results) if own > 0]
         self.left, self.longest = min(trained, default=1.0) / 3, max(trained, default=1.0)
 
     def of(self, result: Result) -> float:
-        return _seconds(result) or self.left
+        return result.train_seconds or self.left
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -116,14 +116,10 @@ class _Seconds:
 def front(results: Sequence[Result]) -> list[Result]:
     """Those that no other beats in as little time, the quickest first."""
     best: list[Result] = []
-    for result in sorted(results, key=lambda each: (_seconds(each), -each.accuracy)):
+    for result in sorted(results, key=lambda each: (each.train_seconds, -each.accuracy)):
         if not best or result.accuracy > best[-1].accuracy:
             best.append(result)
     return best
-
-
-def _seconds(result: Result) -> float:
-    return result.train_seconds / len(result.seeds or (0,))
 
 
 def _bounds(results: Sequence[Result]) -> tuple[float, float]:
@@ -233,7 +229,7 @@ def _list(axes: Axes, named: Sequence[Result]) -> None:
     axes.set(xlim=(0, 1), ylim=(len(named) + 0.5, -0.5))
     cells = [("Best row of every method", "Backbone", "Accuracy %", "Training")]
     for row in named:
-        trained = duration(_seconds(row)) if _seconds(row) else UNTRAINED
+        trained = duration(row.train_seconds) if row.train_seconds else UNTRAINED
         cells.append(
             (legible(method_words(row), 92), legible(row.backbone), f"{row.accuracy:.2f} ± {row.ci:.2f}", trained)
         )

@@ -29,9 +29,9 @@ SHORT_NOTE = (
     " --markdown and --json also name the runs."
 )
 TIMES = (
-    "Training: the steps of all seeds, without validations and without the pre-training of backbones; times were"
-    " measured once, on machines that did other work"
-    " too. Run: its name without the seed."
+    "Training: the steps of one training, the mean over seeds, without validations and without the pre-training of"
+    " backbones; runs that answer together are one system, and their times are added. Times were measured once, on"
+    " machines that did other work too. Run: its name without the seed."
 )
 POOLED = (
     "Several seeds: answers are averaged over seeds episode by episode, and intervals are over episodes, for these"
@@ -231,7 +231,7 @@ def _cells(result: Result) -> tuple[Cell, ...]:
         Cell(result.setting + " †" * result.transductive_batchnorm),
         Cell(f"{result.parameters:,}", number=True),
         Cell(duration(result.train_seconds) if result.train_seconds else NONE, number=True),
-        Cell(f"{1000 * result.seconds / models / result.episodes:.1f}", number=True),
+        Cell(f"{1000 * result.seconds / result.episodes:.1f}", number=True),
         Cell(str(models) + ("" if result.seed_std is None else f" (std {result.seed_std:.2f})"), number=True),
         Cell(re.sub(r"-s\d+$", "", result.run.split(", ")[0])),
     )

@@ -112,7 +112,9 @@ class Result(BaseModel):
     """Standard deviation of the accuracy between them."""
     commit: str = Field(min_length=1)
     seconds: float
+    """Of the test; over several seeds the mean, as of the training."""
     train_seconds: float
+    """Of all steps of the training, without validations; of all members where several runs answer together."""
     epoch_accuracy: tuple[float, ...] = ()
     """Of each epoch's learner alone; empty without an inner loop, as are the next two."""
     reliability: Bins | None = None
