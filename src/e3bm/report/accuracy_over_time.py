@@ -1,7 +1,8 @@
 """What accuracy costs: the rows of a comparison over the seconds that one model of each was trained.
 
-A panel for transductive and one for inductive rows, in which the best row of every method has its name; the others are
-grey. A list below has the named rows with their whole names; the table has all.
+A panel for rows whose queries are answered together and one for rows that answer each query by itself, in which the
+best row of every method has its name; the others are grey. A list below has the named rows with their whole names; the
+table has all.
 """
 
 import math
@@ -27,6 +28,7 @@ from e3bm.runs.result import Result
 
 COLOURS = {"transductive": SERIES[1], "inductive": SERIES[0]}
 TITLES = {"transductive": "transductive: queries are used together", "inductive": "inductive: every query by itself"}
+BATCH = " (†: in batch statistics)"
 TICKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 360000.0)  # seconds
 UNTRAINED = "none"
 # Inches of the page, of a panel, of a row of the list, and of what is around them.
@@ -39,7 +41,7 @@ POINT, GREY = 4.0, 2.0  # points around a marker that names keep clear of
 def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_time") -> Drawing:
     """Named points in two panels above a list of their names; what has nothing to train is at the left."""
     named = best_of_methods(results)
-    groups = {setting: [row for row in results if row.setting == setting] for setting in COLOURS}
+    groups = {setting: [row for row in results if _setting(row) == setting] for setting in COLOURS}
     groups = {setting: found for setting, found in groups.items() if found}
     seconds = _Seconds(results)
     listed = ROW * (len(named) + 1)
@@ -53,7 +55,8 @@ def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_tim
         for number, (setting, found) in enumerate(groups.items()):
             panel = axes(TOP + number * (PANEL + BETWEEN), PANEL)
             seconds.paint(panel)
-            panel.set_title(TITLES[setting], loc="left", color=COLOURS[setting])
+            daggers = any(row.transductive_batchnorm for row in found)
+            panel.set_title(TITLES[setting] + BATCH * daggers, loc="left", color=COLOURS[setting])
             panel.set(ylim=_bounds(found), ylabel="accuracy (%)")
             panel.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=ROUND_STEPS))
             _scatter(panel, found, named, seconds)
@@ -69,7 +72,7 @@ def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_tim
         f"Accuracy on {data_words(first)}, {asked_words(first)}, over the time that one model was trained, without the "
         f"pre-training of its backbone ({UNTRAINED}: nothing is trained). The best row of every method has its name "
         "and its 95 % interval; filled: with E3BM. The dashed line is the best accuracy that its panel has with as "
-        "little training."
+        "little training. †: queries share batch statistics, so rows are transductive in fact."
     )
     return draw_figure(name, caption, compose, width=WIDTH, height=height, dpi=DOTS)
 
@@ -128,8 +131,17 @@ def _bounds(results: Sequence[Result]) -> tuple[float, float]:
     return min(ends) - space, max(ends) + space
 
 
+def _setting(result: Result) -> str:
+    """In fact: queries that share batch statistics are used together, whatever the setting says."""
+    return "transductive" if result.answered_together else "inductive"
+
+
+def _named(result: Result, words: str) -> str:
+    return words + " †" * result.transductive_batchnorm
+
+
 def _look(result: Result) -> dict[str, Any]:
-    colour = COLOURS[result.setting]
+    colour = COLOURS[_setting(result)]
     return {"color": colour, "mfc": PAPER if result.hyperprior == "none" else colour, "marker": "o", "ms": 5.5}
 
 
@@ -166,7 +178,7 @@ def _scatter(axes: Axes, rows: Sequence[Result], named: Sequence[Result], second
         left, up = axes.transData.transform((x, y)) * scale
         return float(left), float(up)
 
-    names = [legible(row.method) for row in chosen]
+    names = [_named(row, legible(row.method)) for row in chosen]
     widths = [float(TextPath((0, 0), name, size=SMALL).get_extents().width) for name in names]
     own, grey = ([place(seconds.of(row), row.accuracy) for row in part] for part in (chosen, others))
     steps = [(place(*one), place(*other)) for one, other in pairwise(line)]
@@ -231,7 +243,12 @@ def _list(axes: Axes, named: Sequence[Result]) -> None:
     for row in named:
         trained = duration(row.train_seconds) if row.train_seconds else UNTRAINED
         cells.append(
-            (legible(method_words(row), 92), legible(row.backbone), f"{row.accuracy:.2f} ± {row.ci:.2f}", trained)
+            (
+                _named(row, legible(method_words(row), 92)),
+                legible(row.backbone),
+                f"{row.accuracy:.2f} ± {row.ci:.2f}",
+                trained,
+            )
         )
     for number, (words, backbone, accuracy, trained) in enumerate(cells):
         look: dict[str, Any] = {"fontsize": SMALL, "va": "center", "fontweight": "normal" if number else "bold"}

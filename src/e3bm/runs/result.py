@@ -159,6 +159,11 @@ class Result(BaseModel):
         return self.query_shares is not None
 
     @property
+    def answered_together(self) -> bool:
+        """Whether an answer may depend on the other queries: by the setting, or by batch statistics that they share."""
+        return self.setting == "transductive" or self.transductive_batchnorm
+
+    @property
     def task(self) -> str:
         """The shape of its tasks in words: 5-way 1-shot."""
         shots = self.shots if isinstance(self.shots, int) else "–".join(map(str, self.shots))
