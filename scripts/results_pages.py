@@ -18,7 +18,7 @@ from e3bm.paper.printed import BUDGET, cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
-from e3bm.report.compare import Question, compare, compared_runs, comparison_table
+from e3bm.report.compare import SPEED, Question, compare, compared_runs, comparison_table
 from e3bm.report.result_words import told_apart
 from e3bm.report.table_format import Cell, Table
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
@@ -113,7 +113,7 @@ def _measured_table(method: str) -> str:
         return "Not measured yet.\n"
     columns = ("Shots", *table.columns)
     note = "Differences are to the nearest class mean on whitened features; *: the 95 % interval excludes zero."
-    return Table(columns, tuple(rows), "", (note,)).markdown()
+    return Table(columns, tuple(rows), "", (note, SPEED)).markdown()
 
 
 @cache

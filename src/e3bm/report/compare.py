@@ -33,6 +33,11 @@ TIMES = (
     " backbones; runs that answer together are one system, and their times are added. Times were measured once, on"
     " machines that did other work too. Run: its name without the seed."
 )
+SPEED = (
+    "ms a task: the time of the test. Where a network passes an image once, whatever the episode, its features were"
+    ' computed before and are not counted; elsewhere they are. So rows cannot be compared by it: the table "Every'
+    ' method" of docs/performance.md has CPU times and says which include the network.'
+)
 POOLED = (
     "Several seeds: answers are averaged over seeds episode by episode, and intervals are over episodes, for these"
     " seeds; std is the standard deviation of the accuracy between seeds."
@@ -182,6 +187,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
         (DAGGER, any(result.transductive_batchnorm for result in results)),
         (POOLED, any(result.seeds for result in results)),
         (TIMES, True),
+        (SPEED, True),
     ]
     shown = tuple(note for note, needed in notes if needed)
     if not several:
