@@ -14,17 +14,19 @@ from classifier_measure.figure import draw_rivals
 
 from e3bm.errors import SettingsError
 from e3bm.methods import NearestMean
-from e3bm.paper.printed import cells_of
+from e3bm.paper.printed import BUDGET, cells_of
 from e3bm.paper.reproduce import Request, kept_entries, reproduce
 from e3bm.paper.side_by_side import Row
 from e3bm.report.accuracy_over_time import write_figure
-from e3bm.report.compare import Question, compare, compared_runs, comparison_table
-from e3bm.report.result_words import told_apart
+from e3bm.report.compare import SPEED, Question, compare, compared_runs, comparison_table
+from e3bm.report.result_words import method_words, told_apart
 from e3bm.report.table_format import Cell, Table
+from e3bm.runs.folder.run import Run
 from e3bm.runs.kept.entries import Entry, baseline_entry, entries
 from e3bm.runs.kept.store import open_results
 from e3bm.runs.result import Result
 from e3bm.runs.settings import TrainSettings
+from e3bm.settings import with_e3bm
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results")
@@ -37,6 +39,25 @@ CROSS_FITTED = {  # where the study has them, with one shot and with five
     "mtl": ("related-1shot", "one-fold-5shot"),
     "sib": ("equivariant-1shot", "equivariant-5shot"),
 }
+WITH_E3BM = (  # runs that are compared with their method alone; mtl and sib are the places of cross-fitted ones
+    "fc100/small-maml-pretrained-fc100-{shots}shot-lstm-inductive",
+    "fc100/mamlpp-{shots}shot-lstm-inductive",
+    "fc100/bmaml-{shots}shot-lstm-inductive",
+    "fc100/leo-{shots}shot-lstm-inductive",
+    "fc100/meta_opt_net_descent-{shots}shot-lstm-inductive",
+    "fc100/matching_nets_fce-{shots}shot-lstm-inductive",
+    "fc100/egnn-inductive-{shots}shot-lstm-inductive",
+    "fc100/egnn-{shots}shot-lstm-transductive",
+    "fc100/can_t-{shots}shot-lstm-transductive",
+    "fc100/small-mtl-whitened-fc100-{shots}shot-lstm-inductive",
+    "fc100/small-sib-whitened-fc100-{shots}shot-lstm-transductive",
+    "study/{mtl}/mtl-lstm-inductive",
+    "study/{sib}/sib-lstm-transductive",
+    "fc100/soft_k_means-{shots}shot-lstm-transductive",
+    "study/cross-fitted-{shots}shot/map-lstm-transductive",
+    "fc100/pt_map-{shots}shot-lstm-transductive",
+    "fc100/tim-{shots}shot-lstm-transductive",
+)
 SHORT_KINDS = {"SIB+E3BM": ("fc-transductive", "lstm-transductive")}
 
 
@@ -61,6 +82,7 @@ def _table(name: str, old: str) -> str:
         "fc100 cross-fitted": _cross_fitted_table,
         **{f"{dataset} rows": partial(_long_table, dataset) for dataset in ("fc100", "miniimagenet")},
         **{f"{dataset} confidence": partial(_confidence_table, dataset) for dataset in ("fc100", "miniimagenet")},
+        "fc100 added": _added_table,
         "fc100 figure": lambda: _entries_table(_ablation_entries()),
         "cross-domain": lambda: _cross_table(whitened=False),
         "cross-domain whitened": lambda: _cross_table(whitened=True),
@@ -94,6 +116,57 @@ def _compared(shots: int, *, uneven: bool) -> tuple[Result, ...]:
         return ()
 
 
+def _added_table() -> str:
+    """What every method gains and loses by E3BM: 1- and 5-shot in one line, each paired with the method alone."""
+    rows = []
+    for pattern in WITH_E3BM:
+        names = [
+            Path(pattern.format(shots=shots, **{method: places[number] for method, places in CROSS_FITTED.items()}))
+            for number, shots in enumerate(SHOTS)
+        ]
+        both = [_beside_its_method(shots, name) for shots, name in zip(SHOTS, names, strict=True)]
+        cells: list[Cell] = []
+        for result, alone in both:
+            cells += [
+                Cell(f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}", result.excludes_zero, number=True),
+                Cell(f"{alone.nll:.3f} → {result.nll:.3f}", number=True),
+                Cell(f"{alone.ece:.1f} → {result.ece:.1f}", number=True),
+            ]
+        first, _ = both[0]
+        method = f"{first.method} ({first.hyperprior})" + " †" * first.transductive_batchnorm
+        tasks = _run(names[0]).setting("tasks", "all")
+        seeds = dict.fromkeys(str(len(result.seeds or (0,))) for result, _ in both)
+        rows.append((Cell(method), Cell("known classes" if tasks == "all" else tasks), *cells, Cell(", ".join(seeds))))
+    columns = [f"{name}, {shots}-shot" for shots in SHOTS for name in ("Difference %", "NLL", "ECE %")]
+    note = (
+        "Difference: in accuracy, paired; bold where the 95 % interval excludes zero. NLL and ECE: of the method alone"
+        " → with E3BM. †: queries share batch statistics."
+    )
+    return Table(("With E3BM", "Training tasks", *columns, "Seeds"), tuple(rows), "", (note,)).markdown()
+
+
+def _beside_its_method(shots: int, name: Path) -> tuple[Result, Result]:
+    """All seeds of a system, paired with all of its method alone, and that; both of one group of kept runs."""
+    run, rows = _run(name), _of_group(name.parent, shots)
+    trained = [row for row in rows if row.system == run.baseline]
+    # What has nothing to train is alone whatever the training tasks are.
+    untrained = [row for row in rows if with_e3bm(row.method) == run.title and not row.train_seconds]
+    alone, *_ = trained or untrained
+    paired = _of_group(name.parent, shots, f"{method_words(alone)}, {alone.backbone}")
+    return next(row for row in paired if row.system == run.system), alone
+
+
+@cache
+def _of_group(group: Path, shots: int, against: str = "") -> list[Result]:
+    return compare(open_results(RESULTS).runs(group.as_posix()), Question("fc100", shots, against=against))
+
+
+def _run(name: Path) -> Run:
+    """The first seed of a kept system."""
+    runs = open_results(RESULTS).runs(name.parent.as_posix())
+    return next(run for run in runs if run.name == f"{name.name}-s0")
+
+
 def _systems_table(shots: int, *, uneven: bool) -> str:
     """The table of `e3bm compare`, without what is said above it."""
     found = _compared(shots, uneven=uneven)
@@ -114,7 +187,7 @@ def _measured_table(method: str) -> str:
         return "Not measured yet.\n"
     columns = ("Shots", *table.columns)
     note = "Differences are to the nearest class mean on whitened features; *: the 95 % interval excludes zero."
-    return Table(columns, tuple(rows), "", (note,)).markdown()
+    return Table(columns, tuple(rows), "", (note, SPEED)).markdown()
 
 
 @cache
@@ -241,7 +314,7 @@ def _long_table(dataset: str) -> str:
     rows = [row for target in ("T1", "T2", "S1", "S2") for row in _rows(target, dataset) if row.ours]
     distinct = {(row.ours and row.ours.runs, row.shots): row for row in reversed(rows)}
     cells = [cells_of(row) for row in reversed(distinct.values())]
-    return Table(columns, tuple(tuple(each[place] for place in places) for each in cells)).markdown()
+    return Table(columns, tuple(tuple(each[place] for place in places) for each in cells), "", (BUDGET,)).markdown()
 
 
 def _ablation_entries() -> list[Entry]:

@@ -12,6 +12,7 @@ from e3bm.data.episodes.class_index import ClassIndex
 from e3bm.errors import SettingsError
 from e3bm.paper.tables import paper_rows
 from e3bm.report.compare import Question, compare, compared_runs
+from e3bm.report.result_words import method_words
 from e3bm.runs.folder.run import Run
 from e3bm.runs.kept.entries import baseline_entry, entries, recomputed
 from e3bm.runs.kept.store import KeptResults
@@ -118,6 +119,13 @@ def known_numbers(results: Path) -> set[tuple[float, float | None]]:
         with suppress(SettingsError):  # nothing was measured
             for result in compare(tabled, Question("fc100", shots, against=AGAINST, uneven=uneven)):
                 found |= _numbers(result)
+    for shots in (1, 5):  # what E3BM adds to methods that have nothing to train alone
+        with suppress(SettingsError):
+            for alone in compare(tabled, Question("fc100", shots)):
+                if alone.hyperprior == "none" and not alone.train_seconds:
+                    against = f"{method_words(alone)}, {alone.backbone}"
+                    paired = compare(tabled, Question("fc100", shots, against=against))
+                    found |= set().union(*map(_numbers, paired))
     for table in ("T1", "T2", "S1", "S2"):
         found |= {(row.accuracy, row.ci) for row in paper_rows(table)}
         found |= {(row.published_code or 0.0, row.published_code_ci) for row in paper_rows(table)}

@@ -12,6 +12,7 @@ from e3bm.data.episodes.class_index import ClassIndex
 from e3bm.data.read.archives import open_tree
 from e3bm.data.read.plan import PlanSettings, make_plan
 from e3bm.data.source import open_dataset, registered_sources
+from e3bm.report.compare import Question, compare, compared_runs
 from e3bm.runs.evaluation.test import run_test
 from e3bm.runs.kept.pack import add_runs, unpack
 from e3bm.runs.kept.store import KeptResults
@@ -98,6 +99,20 @@ def known():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_result_in_a_table_of_ours_is_in_results(page, known):
     assert unfounded_numbers(page.read_text(), known) == []
+
+
+def test_what_e3bm_adds_is_said_of_every_method():
+    """Of each that has kept runs with it: gains and losses, none is left out."""
+    page = (ROOT / "docs" / "results.md").read_text()
+    table = page.split("<!-- fc100 added table -->")[1].split("<!-- /fc100 added table -->")[0]
+    told = {line.split(" (lstm")[0].removeprefix("| ") for line in table.splitlines() if "E3BM (" in line}
+    with_it = {
+        result.method
+        for shots in (1, 5)
+        for result in compare(compared_runs(KEPT), Question("fc100", shots))
+        if result.hyperprior != "none"
+    }
+    assert told == with_it
 
 
 @pytest.fixture(scope="module")

@@ -137,6 +137,11 @@ class InnerLoopSettings(MethodSettings):
     order: Literal["first", "second"] = "second"
     """Whether meta-gradients run through the inner gradients."""
 
+    @property
+    def without_votes(self) -> str | None:
+        """Why v cannot be learned or generated with these options; None where the training loss depends on it."""
+        return None
+
 
 def digest_of(values: dict[str, Any]) -> str:
     """A short name for exactly these plain values, whatever their order."""

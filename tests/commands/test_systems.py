@@ -50,7 +50,7 @@ def test_the_cosine_of_maml_plus_plus_is_that_of_the_outer_rate(small_data, tmp_
         (
             "bayesian_maml",
             {"method.loss": "chaser", "hyperprior.weight": "learned"},
-            "The chaser loss does not use the votes",
+            "the chaser loss does not use the votes, so v cannot be learned or generated with it; set",
         ),
         ("bayesian_maml", {"backbone.batchnorm": "per_step"}, "BMAML does not work with backbone.batchnorm"),
         ("maml_plus_plus", {"backbone.adapt": "frozen"}, "MAML++ adapts the whole network"),

@@ -6,9 +6,13 @@ import signal
 import pytest
 
 from e3bm.cli.main import main
+from e3bm.errors import SettingsError
 from e3bm.interruption import Interrupted
 from e3bm.progress import Silent
 from e3bm.runs import assembly
+from e3bm.runs.evaluation.test import run_test
+from e3bm.runs.folder.run_folder import RunFolder
+from e3bm.runs.settings import TestSettings
 from e3bm.runs.training.train import run_train
 from small_runs import assert_same_run, flags, settings, words
 
@@ -44,6 +48,30 @@ def test_ctm_is_bound_to_its_ways(small_data, tmp_path, capsys):
     run_train(settings(small_data, "ctm", **FEW), tmp_path / "run")
     assert main(["test", str(tmp_path / "run"), "--episodes", "6", "--ways", "5"]) == 2
     assert "made for 3 ways because of its projector" in capsys.readouterr().err
+    assert main(["train", "--run", str(tmp_path / "other"), *words(flags(small_data, "ctm", validation__ways=2))]) == 2
+    assert "made for 3 ways because of its projector" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        ("ctm", {}),
+        ("bayesian_maml", {}),
+        ("mtl", {}),
+        ("sib", {}),
+        ("mtl+e3bm", {"hyperprior__summary": "flat", "method__start": "prototype"}),
+    ],
+)
+def test_other_ways_are_refused_before_images_pass_through_the_backbone(
+    small_data, tmp_path, monkeypatch, system, changes
+):
+    """Whatever of a model is bound to its ways: a method, a part of one, or what a hyperprior reads."""
+    run_train(settings(small_data, system, **changes, **FEW), tmp_path / "run")
+    monkeypatch.setattr("e3bm.runs.tasks.embed_images", lambda *_: pytest.fail("images were looked at"))
+    with pytest.raises(SettingsError, match="made for 3 ways"):
+        run_test([tmp_path / "run"], TestSettings(episodes=6, ways=5))
+    assert list(RunFolder(tmp_path / "run").lines("test_log")) == []  # nobody has looked at the test classes
 
 
 @pytest.mark.parametrize("adapt", ["frozen", "scale_shift", "full"])

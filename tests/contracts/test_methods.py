@@ -1,6 +1,7 @@
 """What every registered method promises. A new method adds a line to EXAMPLES and inherits the suite."""
 
 import ast
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -255,15 +256,34 @@ def batch(name, tasks=2):
     return batch_of(EXAMPLES[name][2], tasks)
 
 
-def batch_of(shape, tasks):
+def batch_of(shape, tasks, ways=WAYS):
     draw = torch.Generator().manual_seed(1)
-    labels = torch.arange(WAYS).repeat(2).expand(tasks, -1).contiguous()
-    query_labels = torch.randint(WAYS, (tasks, QUERIES), generator=draw)
+    labels = torch.arange(ways).repeat(2).expand(tasks, -1).contiguous()
+    query_labels = torch.randint(ways, (tasks, QUERIES), generator=draw)
     examples = lambda count: torch.rand(tasks, count, *shape, generator=draw)
-    support, query = examples(2 * WAYS), examples(QUERIES)
-    numbers = torch.stack([torch.randperm(CLASSES, generator=draw)[:WAYS] for _ in range(tasks)])
+    support, query = examples(2 * ways), examples(QUERIES)
+    numbers = torch.stack([torch.randperm(CLASSES, generator=draw)[:ways] for _ in range(tasks)])
     own = numbers.gather(1, labels), numbers.gather(1, query_labels)
-    return TaskBatch(support, labels, query, query_labels, WAYS, None, *own)
+    return TaskBatch(support, labels, query, query_labels, ways, None, *own)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_what_is_bound_to_its_ways_refuses_others_before_there_are_tasks(name):
+    """And in the same words as with tasks; whatever does not refuse them answers them."""
+    torch.manual_seed(0)
+    model = learner(name) if name in EXAMPLES else DirectLearner(DIRECT[name][0]())
+    model.eval()
+    shape = EXAMPLES[name][2] if name in EXAMPLES else DIRECT[name][1]
+    model.check_ways(WAYS)
+    more = batch_of(shape, 2, WAYS + 2)
+    try:
+        scores = model(more).scores
+    except SettingsError as refusal:
+        with pytest.raises(SettingsError, match=f"^{re.escape(str(refusal))}$"):
+            model.check_ways(WAYS + 2)
+    else:
+        model.check_ways(WAYS + 2)
+        assert scores.shape == (2, QUERIES, WAYS + 2)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

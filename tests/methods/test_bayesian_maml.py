@@ -18,6 +18,9 @@ from e3bm.core.schedules import Constant, Equal, Generated, LastOnly
 from e3bm.errors import SettingsError
 from e3bm.methods import Maml, Mtl, ReadyFeatures
 from e3bm.methods.bayesian_maml import BayesianMaml, stein_direction, stein_kernel
+from e3bm.paper.presets import find_preset
+from e3bm.runs.settings import TrainSettings
+from e3bm.settings import read_settings
 
 FEATURES, WAYS = 4, 3
 
@@ -251,6 +254,21 @@ def test_the_chaser_without_steps_has_nothing_to_chase():
         method.training_loss(plain(method)(tasks), tasks, 0.0)
     unlabelled = TaskBatch(tasks.support, tasks.support_labels, tasks.query, None, WAYS)
     assert plain(method.train())(unlabelled).chase is None
+
+
+def test_the_chaser_has_no_use_for_votes_that_are_learned():
+    """Settings that ask for both are refused when they are read, and a learner made by hand when it is trained."""
+    for weight in ("learned", "generated"):
+        chosen = {"method": {"name": "bayesian_maml", "loss": "chaser"}, "hyperprior": {"weight": weight}}
+        with pytest.raises(SettingsError, match=r"^Settings: the chaser loss does not use the votes, .* to mixture\.$"):
+            read_settings(TrainSettings, chosen)
+    with pytest.raises(SettingsError, match="chaser loss does not use the votes"):
+        find_preset("small-bmaml-fc100-1shot-lstm-inductive").train.but(method__loss="chaser")
+    chosen = {"method": {"name": "bayesian_maml", "loss": "chaser"}, "hyperprior": {"rate": "generated"}}
+    assert read_settings(TrainSettings, chosen).method.loss == "chaser"
+    tasks, learner = batch(), generated(bayesian(loss="chaser"))
+    with pytest.raises(SettingsError, match="chaser loss does not use the votes"):
+        learner.training_loss(learner(tasks), tasks, 0.0)
 
 
 def test_votes_are_a_weighted_sum_of_epochs():

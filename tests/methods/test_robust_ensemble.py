@@ -233,6 +233,24 @@ def test_it_is_made_of_settings():
     assert {network.encoder.batchnorm for network in ensemble.networks} == {"batch_then_running"}
 
 
+def test_networks_that_do_not_fit_into_memory_are_refused_before_any_is_made(monkeypatch):
+    """Half of the machine's memory must hold them, their gradients and what the optimiser keeps of them."""
+    given = build("conv4", width=0.25, channels=1, image_size=SIDE)
+    parts = Parts(TaskEncoder(given, "batch_then_running"), given, given.feature_size, classes=CLASSES)
+    each = sum(own.numel() for own in given.parameters()) + CLASSES * (given.feature_size + 1)
+    make = lambda networks: RobustEnsemble.from_settings(RobustEnsembleSettings(networks=networks), parts)
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 2 * 3 * 4 * each, "SC_PHYS_PAGES": 2}.get)
+    assert len(make(2).networks) == 2
+    words = (
+        rf"^3 networks of {each:,} weights need .* GB with their gradients .* use fewer networks \(method\.networks\)"
+    )
+    with pytest.raises(SettingsError, match=words):
+        make(3)
+    monkeypatch.undo()
+    with pytest.raises(SettingsError, match=r"^1000000000000 networks of .* need more than a million GB"):
+        make(1_000_000_000_000)
+
+
 def test_teachers_rest_while_the_student_learns():
     ensemble = model(2, batchnorm="batch_then_running").train()
     pictures, labels = images()

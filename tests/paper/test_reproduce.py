@@ -15,13 +15,14 @@ from e3bm.paper.run_missing import Effort, backbone_name, preset_name, studied_a
 from e3bm.paper.tables import paper_rows
 from e3bm.paper.timed_cost import TimedCost
 from e3bm.progress import Silent
+from e3bm.runs.folder.run import duration
 from e3bm.runs.kept.pack import add_runs
 from e3bm.runs.kept.store import open_run
 
 PROMISED = {
     "method", "backbone", "dataset", "paper", "published_code", "ours", "ci", "paired_difference", "paired_ci",
     "episodes", "episodes_hash", "budget", "run", "ways", "shots", "queries", "setting", "hyperprior", "batchnorm",
-    "order", "seed", "seeds", "commit", "seconds",
+    "order", "seed", "seeds", "commit", "seconds", "train_seconds",
 }  # fmt: skip
 
 
@@ -184,8 +185,11 @@ def test_more_seeds_are_run_and_taken_together(first, house):
     together = find(rows, "SIB+E3BM")
     assert together.ours.seeds == together.ours.result.seeds == (0, 1)
     assert together.ours.result.seed_std is not None
-    single = [open_run(Path(path)).results[0].accuracy for path in together.ours.runs]
-    assert together.ours.result.accuracy == pytest.approx(sum(single) / 2)
+    single = [open_run(Path(path)).results[0] for path in together.ours.runs]
+    assert together.ours.result.accuracy == pytest.approx(sum(each.accuracy for each in single) / 2)
+    seconds = sum(each.train_seconds for each in single) / 2
+    assert together.as_json()["train_seconds"] == pytest.approx(seconds)
+    assert together.ours.budget.endswith(f" tasks, {duration(seconds)}")  # of one training, as its steps
     assert together.ours.result.paired_with == "small-sib-fc100-1shot-plain-s0, small-sib-fc100-1shot-plain-s1"
     text = reproduction_table([together]).text()
     assert together.ours.runs[0].replace("-s0", "-s*") in text
@@ -227,7 +231,9 @@ def test_five_seeds_answer_together(house):
     (row,) = rows
     assert row.paper == 40.1
     assert row.ours.runs == ("results/fc100/small-5xmaml-fc100-1shot",)
-    assert row.ours.budget == "5 runs together"
+    members = [open_run(Path(f"runs/fc100/small-maml-fc100-1shot-plain-s{seed}")).seconds for seed in range(5)]
+    assert 0 < row.ours.result.train_seconds <= sum(members)  # which are with validations
+    assert row.ours.budget == f"5 runs together, {duration(row.ours.result.train_seconds)}"
     assert row.ours.result.paired_with.startswith("small-maml-fc100-1shot-plain-s0")
     assert open_run(Path(row.ours.runs[0])).kind == "ensemble"
 

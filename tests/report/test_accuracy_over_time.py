@@ -16,7 +16,7 @@ from e3bm.report.accuracy_over_time import (
 from result_records import result_of
 
 RESULTS = [
-    result_of("a", "SIB+E3BM", accuracy=63.0, train_seconds=90.0, seed="mean", seeds=[0, 1, 2],
+    result_of("a", "SIB+E3BM", accuracy=63.0, train_seconds=30.0, seed="mean", seeds=[0, 1, 2],
               setting="transductive", hyperprior="fc transductive"),
     result_of("b", "SIB", accuracy=62.5, train_seconds=20.0, setting="transductive"),
     result_of("c", "nearest class mean", accuracy=60.0, train_seconds=0.0),
@@ -33,6 +33,23 @@ def test_the_best_row_of_every_method_has_its_name():
     assert {"best row of a method, with E3BM", "best with as little training", "other rows of the table"} <= set(names)
     assert "without the pre-training of its backbone" in drawing.caption
     assert accuracy_over_time(RESULTS).svg == drawing.svg
+
+
+def test_rows_that_share_batch_statistics_stand_with_the_transductive_ones():
+    """Whatever their setting says: a dagger is at their names, and the title of the panel says what it means."""
+    words = lambda drawing: [re.sub("<[^>]*>", "", text) for text in re.findall(r"<text.*?</text>", drawing.svg)]
+    maml = [
+        result_of("d", "MAML", accuracy=39.0, transductive_batchnorm=True, batchnorm="batch"),
+        result_of("e", "MAML+E3BM", accuracy=39.5, transductive_batchnorm=True, batchnorm="batch"),
+    ]
+    names = words(accuracy_over_time(maml))
+    assert "transductive: queries are used together (†: in batch statistics)" in names
+    assert names.count("MAML+E3BM †") == 2  # in the panel and in the list
+    assert not any(name.startswith("inductive") for name in names)
+    names = words(accuracy_over_time(RESULTS))
+    assert "transductive: queries are used together" in names
+    assert "inductive: every query by itself" in names
+    assert not any("†" in name for name in names)
 
 
 def test_one_row_of_a_method_whatever_its_options():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from e3bm.errors import SettingsError
 from e3bm.paper.presets import find_preset, presets
 from e3bm.report.compare import COLUMNS, Question, compare, compared_runs, comparison_table, comparison_text
 from e3bm.report.result_words import method_words, told_apart
+from e3bm.runs.folder.run import duration
 from e3bm.runs.kept.entries import entries
 from e3bm.runs.kept.store import KeptResults
 from e3bm.runs.settings import TrainSettings
@@ -83,6 +85,8 @@ def test_the_table_says_what_it_compares(found):
     assert "differences to nearest class mean, resnet12 x0.5 whitened" in text
     assert "SIB+E3BM (fc transductive)" in text
     assert len(table.rows) == len(found)
+    said = " ".join(text.split())  # times of features that were computed before and of images are of two kinds
+    assert 'rows cannot be compared by it: the table "Every method" of docs/performance.md has CPU times' in said
 
 
 @pytest.mark.parametrize("shots", [1, 5])
@@ -272,6 +276,24 @@ def test_a_figure_for_each_number_of_shots(capsys, tmp_path):
 def test_pre_training_is_no_training_of_a_method(found):
     assert {result.train_seconds for result in found if result.method == "nearest class mean"} == {0.0}
     assert all(result.train_seconds > 0 for result in found if result.hyperprior != "none")
+
+
+def test_times_are_those_of_one_training(runs, found):
+    """The mean over seeds; members that answer together are one system, whose time is the sum of theirs."""
+    for result in found:
+        all_of_them = [one for run in runs for one in run.results if one.system == result.system]
+        each = [one for one in all_of_them if one.protocol == result.protocol]
+        assert len(each) == len(result.seeds or (0,))
+        if result.train_seconds:  # pre-training does not count
+            assert result.train_seconds == pytest.approx(fmean(one.train_seconds for one in each))
+        assert result.seconds == pytest.approx(fmean(one.seconds for one in each))
+    (five,) = [result for result in found if result.method == "5x MAML"]
+    (ensemble,) = [run for run in runs if run.name == five.run]
+    names = [Path(member).name for member in ensemble.settings.members]
+    members = [one for run in runs if run.name in names for one in run.results if one.protocol == five.protocol]
+    assert five.train_seconds > sum(one.train_seconds for one in members) > 0  # three of the five are kept
+    row = next(row for row in comparison_table(found).rows if row[0].text == "5x MAML")
+    assert row[COLUMNS.index("Training")].text == duration(five.train_seconds)
 
 
 def test_runs_that_are_in_no_table_are_named_with_what_to_run(tmp_path, capsys):

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from e3bm.core.episode import BoundToWays
 from e3bm.errors import SettingsError
 
 
@@ -214,14 +215,17 @@ class Flat:
 
         def see(observation: Observation) -> Tensor:
             coefficients = _cut(observation.coefficients(), detach)
-            if coefficients.shape[-1] != self.ways:
-                raise SettingsError(
-                    f"The flat summary is made for {self.ways} ways, but the tasks have {coefficients.shape[-1]}; use "
-                    f"the summary 'stats', which works for any number."
-                )
+            self.check_ways(coefficients.shape[-1])
             return coefficients.mT.flatten(1).unsqueeze(-1)  # class after class
 
         return TaskReading(see, matrix, constant)
+
+    def check_ways(self, ways: int) -> None:
+        if ways != self.ways:
+            raise SettingsError(
+                f"The flat summary is made for {self.ways} ways, but the tasks have {ways}; use the summary 'stats', "
+                f"which works for any number."
+            )
 
 
 @dataclass(frozen=True)
@@ -296,6 +300,11 @@ class Context:
     @property
     def size(self) -> int:
         return self.embedding * (2 if self.transductive else 1) + self.summary.size
+
+    def check_ways(self, ways: int) -> None:
+        """Refuse tasks of another number of classes than the summary is made for."""
+        if isinstance(self.summary, BoundToWays):
+            self.summary.check_ways(ways)
 
     def bind(self, basis: Basis, rows: Float[Tensor, "G R C"], bias: Float[Tensor, "G R"]) -> Reading:
         """Reads bias + rows @ context at an epoch, for each group of rows."""

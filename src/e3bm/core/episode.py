@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -47,6 +48,15 @@ class EpisodeSpec:
     def most_queries(self) -> int:
         """How many queries one class may have: its own number, or all of the episode where shares are drawn."""
         return self.queries if self.query_shares is None else self.ways * self.queries
+
+
+@runtime_checkable
+class BoundToWays(Protocol):
+    """A part of a learner that may be made for tasks of so many classes only."""
+
+    def check_ways(self, ways: int) -> None:
+        """Refuse tasks of another number of classes, and say why."""
+        ...
 
 
 @dataclass(frozen=True)

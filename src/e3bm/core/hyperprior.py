@@ -56,6 +56,12 @@ class BoundGenerator(Protocol):
 class Generator(nn.Module, ABC):
     """A network from context to the differences Delta alpha, Delta v."""
 
+    context: Context
+
+    def check_ways(self, ways: int) -> None:
+        """Refuse tasks of another number of classes than its context is made for."""
+        self.context.check_ways(ways)
+
     @abstractmethod
     def bind(self, basis: Basis, epochs: int, line: Line) -> BoundGenerator:
         """See the tasks once."""

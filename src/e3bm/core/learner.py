@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from e3bm.core.adapt import AdaptationTrace, InnerProblem, Trace, adapt_and_keep
-from e3bm.core.episode import TaskBatch
+from e3bm.core.episode import BoundToWays, TaskBatch
 from e3bm.core.hyperprior import Hyperprior
 from e3bm.errors import DataError, DivergenceError, SettingsError
 
@@ -81,6 +81,12 @@ class Learner(nn.Module, ABC):
                 f"The tasks are {batch.support.dtype} and the learner is {own}; convert one of them to the type of "
                 f"the other."
             )
+
+    def check_ways(self, ways: int) -> None:
+        """Refuse tasks of another number of classes than any part of it is made for, before there are any tasks."""
+        for part in self.modules():
+            if part is not self and isinstance(part, BoundToWays):
+                part.check_ways(ways)
 
     def parameter_kinds(self) -> ParameterKinds:
         """Every parameter once, by the learning rate it has."""

@@ -4,6 +4,8 @@ A method is one file of this package: a settings class that says its name, its o
 registered under that name which makes itself of those settings and of Parts.
 """
 
+import os
+import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -102,6 +104,27 @@ def check_ways(expected: int, found: int, why: str) -> None:
         raise SettingsError(f"This model is made for {expected} ways because of its {why}, but the tasks have {found}.")
 
 
+def check_memory(needed: int, what: str, advice: str, *, at_a_time: str = "") -> None:
+    """Refuse what needs more bytes than half of the machine's memory has; ``what`` begins the sentence, in the plural.
+
+    Before anything of it is made: a system that has no memory left ends programs without a word.
+    """
+    if sys.platform == "win32":
+        return  # which does not say how much it has
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > machine / 2:
+        raise SettingsError(
+            f"{what} need {_gigabytes(needed)}{at_a_time}, more than half of this machine's {_gigabytes(machine)}; "
+            f"{advice}."
+        )
+
+
+def _gigabytes(size: int) -> str:
+    """A number of bytes that can be read at a glance."""
+    found = size / 1e9
+    return f"{found:,.1f} GB" if found < 1000 else f"{found:,.0f} GB" if found < 1e6 else "more than a million GB"
+
+
 def image_encoder(title: str, parts: Parts) -> TaskEncoder:
     """The encoder as one whose network takes images; features that were computed once have none."""
     if not isinstance(parts.encoder, TaskEncoder):
@@ -148,6 +171,7 @@ __all__ = [
     "Parts",
     "ReadyFeatures",
     "ReadyMaps",
+    "check_memory",
     "check_ways",
     "class_numbers",
     "image_encoder",

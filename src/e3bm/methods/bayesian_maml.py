@@ -5,8 +5,6 @@ on the sum of the support's log-likelihoods and a log prior; the answer is the m
 """
 
 import math
-import os
-import sys
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -21,13 +19,25 @@ from e3bm.core.context import Basis
 from e3bm.core.episode import TaskBatch
 from e3bm.core.learner import meta_loss
 from e3bm.errors import SettingsError
-from e3bm.methods.base import METHODS, Encoder, InnerLoopMethod, InnerLoopSettings, Parts, check_ways
+from e3bm.methods.base import (
+    METHODS,
+    Encoder,
+    InnerLoopMethod,
+    InnerLoopSettings,
+    Parts,
+    check_memory,
+    check_ways,
+)
 from e3bm.methods.heads.collapsed import unit
 
 Interaction = Literal["stein", "kernel", "independent"]
 Width = Literal["matrix", "pairs", "mean"]
 OuterLoss = Literal["mixture", "chaser"]
 NARROWEST = 1e-12  # equal particles have a kernel too
+WITHOUT_VOTES = (
+    "the chaser loss does not use the votes, so v cannot be learned or generated with it; set hyperprior.weight to last"
+    " or equal, or method.loss to mixture"
+)
 
 
 class BayesianMamlSettings(InnerLoopSettings):
@@ -56,6 +66,10 @@ class BayesianMamlSettings(InnerLoopSettings):
     """The leader's rate."""
     feature_length: float | None = Field(default=None, gt=0)
     """Length that features are scaled to; unset: as they are."""
+
+    @property
+    def without_votes(self) -> str | None:
+        return WITHOUT_VOTES if self.loss == "chaser" else None
 
     @model_validator(mode="after")
     def _consistent(self) -> "BayesianMamlSettings":
@@ -146,8 +160,11 @@ class BayesianMaml(InnerLoopMethod):
             epochs=settings.epochs,
         )
 
+    def check_ways(self, ways: int) -> None:
+        check_ways(self.weight.shape[1], ways, "particles, which are linear classifiers")
+
     def begin(self, batch: TaskBatch) -> "ParticleProblem":
-        check_ways(self.weight.shape[1], batch.ways, "particles, which are linear classifiers")
+        self.check_ways(batch.ways)
         # Without gradients nothing of an epoch is kept.
         particles, ways, features = self.weight.shape
         self._check_memory(particles, ways, features, len(batch), self.epochs if torch.is_grad_enabled() else 1)
@@ -167,24 +184,19 @@ class BayesianMaml(InnerLoopMethod):
         return ParticleProblem(self, lesson, leader, query, start, mask)
 
     def _check_memory(self, particles: int, ways: int, features: int, tasks: int = 1, epochs: int = 1) -> None:
-        """What is kept of particles at a time, differences of all pairs or they themselves, must fit into half the
-        machine's memory.
-        """
-        if sys.platform == "win32":
-            return  # which does not say how much it has
+        """What is kept of particles at a time must fit: differences of all pairs, or they themselves."""
         alone = self.interaction == "independent"
         needed = tasks * epochs * particles * (1 if alone else particles) * ways * (features + 1) * 4  # float32
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if needed <= machine / 2:
-            return
         numbers = f"{particles} particles of {ways} x {features + 1} numbers"
-        at_a_time = "one task" if tasks == 1 else f"{tasks} tasks"
+        at_a_time = " for one task" if tasks == 1 else f" for {tasks} tasks"
         if epochs > 1:
             at_a_time += f" of {epochs} epochs"
         advice = "" if tasks == 1 else ", or fewer tasks in a step of the training (optimiser.tasks)"
-        raise SettingsError(
-            f"{numbers if alone else f'The distances between {numbers}'} need {_gigabytes(needed)} for {at_a_time}, "
-            f"more than half of this machine's {_gigabytes(machine)}; use fewer particles{advice}."
+        check_memory(
+            needed,
+            numbers if alone else f"The distances between {numbers}",
+            f"use fewer particles{advice}",
+            at_a_time=at_a_time,
         )
 
     def ascent(self, particles: Float[Tensor, "T P W E"], lesson: "ParticleLesson") -> Float[Tensor, "T P W E"]:
@@ -209,11 +221,8 @@ class BayesianMaml(InnerLoopMethod):
             raise SettingsError(
                 "The chaser loss compares with a leader that only training has; call train() before the forward pass."
             )
-        if trace.weights.requires_grad:
-            raise SettingsError(
-                "The chaser loss does not use the votes, so v cannot be learned or generated with it; set "
-                "hyperprior.weight to last or equal, or method.loss to mixture."
-            )
+        if trace.weights.requires_grad:  # of a learner that was not made of settings
+            raise SettingsError(f"{WITHOUT_VOTES.capitalize()}.")
         return trace.chase.mean()
 
 
@@ -338,12 +347,6 @@ class ParticleObservation:
 def with_one(features: Float[Tensor, "T N D"]) -> Float[Tensor, "T N D1"]:
     """Features with a one at their end, which a particle's bias multiplies."""
     return functional.pad(features, (0, 1), value=1.0)
-
-
-def _gigabytes(size: int) -> str:
-    """A number of bytes that can be read at a glance."""
-    found = size / 1e9
-    return f"{found:,.1f} GB" if found < 1000 else f"{found:,.0f} GB" if found < 1e6 else "more than a million GB"
 
 
 # Stein variational gradient descent (Liu and Wang, 2016): particles that move together. Each follows all particles'

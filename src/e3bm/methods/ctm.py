@@ -173,12 +173,15 @@ class Ctm(DirectMethod):
             scale=settings.scale,
         )
 
+    def check_ways(self, ways: int) -> None:
+        check_ways(self.ways, ways, "projector, which reads all classes side by side")
+
     def forward(self, batch: TaskBatch) -> Trace:
         return Trace(self.scores(batch))
 
     def scores(self, batch: TaskBatch) -> Float[Tensor, "T Q W"]:
         """Minus the scaled distances (or the relations) of masked queries and masked support, by class."""
-        check_ways(self.ways, batch.ways, "projector, which reads all classes side by side")
+        self.check_ways(batch.ways)
         support, query = self._maps(batch.support, batch.support_mask), self._maps(batch.query)
         labelled = LabelledSupport(batch.support_labels, batch.mask, batch.ways, support.dtype)
         classes = self.concentrated(support, labelled, batch.support_mask)

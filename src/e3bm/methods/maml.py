@@ -124,14 +124,17 @@ class Maml(InnerLoopMethod):
         """Whether a prediction depends in fact on the other queries, whatever the hyperprior sees."""
         return self.batchnorm == "batch" and self.statistics.normalises
 
+    def check_ways(self, ways: int) -> None:
+        if isinstance(self.head, nn.Linear):
+            check_ways(self.head.out_features, ways, "linear head")
+
     def begin(self, batch: TaskBatch) -> "MamlProblem":
         return self.problem(batch)
 
     def problem(self, batch: TaskBatch, changes: "Changes | None" = None) -> "MamlProblem":
         """The moves, changed as a method that builds on this one wants them."""
         changes = Changes() if changes is None else changes
-        if isinstance(self.head, nn.Linear):
-            check_ways(self.head.out_features, batch.ways, "linear head")
+        self.check_ways(batch.ways)
         if batch.support.ndim != 5:
             raise DataError(
                 "MAML adapts the network itself and takes images [tasks, examples, channels, height, width]; "

@@ -30,6 +30,7 @@ from e3bm.methods.base import (
     MethodSettings,
     Needs,
     Parts,
+    check_memory,
     class_numbers,
     image_encoder,
     training_classes,
@@ -39,6 +40,7 @@ from e3bm.methods.heads.labelled import LabelledSupport
 
 Relation = Literal["independent", "diversity", "cooperation", "robust"]
 Annealing = Literal["none", "step", "cosine"]
+KEPT = 3  # numbers of every weight in a training: itself, its gradient, and one of the optimiser or more
 FALL_AT, FALL = 2 / 3, 0.1  # of the "step" annealing: where in a stage, and by which factor
 
 
@@ -209,6 +211,13 @@ class RobustEnsemble(DirectMethod):
     def from_settings(cls, settings: RobustEnsembleSettings, parts: Parts) -> "RobustEnsemble":
         """The distilled network begins with the weights that the backbone was given, all others with new ones."""
         given, classes = image_encoder(settings.label, parts), training_classes(settings.label, parts)
+        each = sum(own.numel() for own in given.backbone.parameters()) + classes * (given.feature_size + 1)
+        check_memory(
+            settings.networks * each * KEPT * 4,  # float32
+            f"{settings.networks} networks of {each:,} weights",
+            "use fewer networks (method.networks), or a backbone of less width",
+            at_a_time=" with their gradients and the optimiser's momenta",
+        )
         draws: list[int] = torch.randint(2**31, (settings.networks + 1,)).tolist()
         encoder = lambda backbone: TaskEncoder(backbone, given.batchnorm, autocast=given.autocast)
         return cls(

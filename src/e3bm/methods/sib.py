@@ -142,12 +142,15 @@ class PublishedNet(nn.Module):
         self.first_norm, self.second_norm = TaskNorm(hidden), TaskNorm(hidden)
 
     def forward(self, scores: Float[Tensor, "T Q W"]) -> Float[Tensor, "T Q W"]:
-        check_ways(self.ways, scores.shape[-1], "published synthetic-gradient net")
+        self.check_ways(scores.shape[-1])
         # Queries come first in memory: so each layer hands to the next what it needs without a copy.
         hidden = self.first_norm(self.first(scores.transpose(0, 1)).relu().transpose(0, 1))
         hidden = self.second_norm(self.second(hidden.transpose(0, 1)).relu().transpose(0, 1))
         out: Tensor = self.third(hidden.transpose(0, 1))
         return out.transpose(0, 1)
+
+    def check_ways(self, ways: int) -> None:
+        check_ways(self.ways, ways, "published synthetic-gradient net")
 
 
 class EquivariantNet(nn.Module):

@@ -32,6 +32,10 @@ NOT_RUN = (
     "five trained apart: `e3bm reproduce S2 --row '5x MAML' --run-missing`; those named paper- are the published "
     "recipes, days on two cores):"
 )
+BUDGET = (
+    "Budget: steps and time of one training, the mean over seeds, without validations; of runs that answer together "
+    "the sum. The pre-training of a backbone is the budget of the nearest class mean on it, and of no other row."
+)
 TIMES = "Our times are CPU time of one task on this machine: only their ratios mean something."
 
 
@@ -42,6 +46,7 @@ def reproduction_table(rows: Sequence[Row]) -> Table:
         (STAR, any(result.excludes_zero for result in results)),
         (DAGGER, any(result.transductive_batchnorm for result in results)),
         (BACKBONES_DIFFER, bool(results)),
+        (BUDGET, bool(results)),
         (_missing_words(rows), any(row.ours is None for row in rows)),
     ]
     return Table(COLUMNS, tuple(map(cells_of, rows)), "", tuple(note for note, needed in notes if needed))

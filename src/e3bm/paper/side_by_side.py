@@ -26,7 +26,8 @@ OWN_PIXELS = {"miniimagenet": 84, "tieredimagenet": 84, "fc100": 32}
 # Of our result, under the same names in JSON.
 LABELS = (
     "paired_with", "paired_difference", "paired_ci", "episodes", "episodes_hash", "seed", "seed_std", "queries",
-    "hyperprior", "batchnorm", "transductive_batchnorm", "order", "epochs", "commit", "seconds", "split", "nll", "ece",
+    "hyperprior", "batchnorm", "transductive_batchnorm", "order", "epochs", "commit", "seconds", "train_seconds",
+    "split", "nll", "ece",
 )  # fmt: skip
 
 
@@ -40,7 +41,6 @@ class Ours:
     adapted: str
     """What became of the backbone: frozen, scale_shift, full, full_pretrained, or none where it stands alone."""
     runs: tuple[str, ...]
-    train_seconds: float
     command: str | None
     distance: str | None = None
     """How far its backbone, images and training are from the published ones, in words."""
@@ -81,7 +81,6 @@ class Row:
             "adapted": our.adapted if our else None,
             "distance": our.distance if our else None,
             "run": ", ".join(our.runs) if our else None,
-            "train_seconds": our.train_seconds if our else None,
             "command": our.command if our else None,
             "log": our.runs[0] if our else None,
         }
@@ -172,16 +171,15 @@ def is_finished(entry: Entry, seeds: int) -> bool:
 def our_numbers(entry: Entry, found: Sequence[Entry]) -> Ours:
     """What a system of ours reached, how, and against what."""
     run = entry.runs[0]
-    seconds = [part for part in (each.seconds for each in entry.runs) if part is not None]
+    result = entry.together(baseline_entry(entry, found))
     command = run.environment.get("command")
     budget = "; ".join(dict.fromkeys(map(_budget, entry.runs)))
     return Ours(
-        result=entry.together(baseline_entry(entry, found)),
+        result=result,
         seeds=tuple(entry.seeds),
-        budget=budget + (f", {duration(sum(seconds))}" if seconds else ""),
+        budget=budget + (f", {duration(result.train_seconds)}" if result.train_seconds else ""),
         adapted=_adapted(run.trained),
         runs=tuple(str(each.path) for each in entry.runs),
-        train_seconds=sum(seconds),
         command=" ".join(map(str, command)) if isinstance(command, list) else command,
     )
 

@@ -1,7 +1,8 @@
 """What accuracy costs: the rows of a comparison over the seconds that one model of each was trained.
 
-A panel for transductive and one for inductive rows, in which the best row of every method has its name; the others are
-grey. A list below has the named rows with their whole names; the table has all.
+A panel for rows whose queries are answered together and one for rows that answer each query by itself, in which the
+best row of every method has its name; the others are grey. A list below has the named rows with their whole names; the
+table has all.
 """
 
 import math
@@ -27,6 +28,7 @@ from e3bm.runs.result import Result
 
 COLOURS = {"transductive": SERIES[1], "inductive": SERIES[0]}
 TITLES = {"transductive": "transductive: queries are used together", "inductive": "inductive: every query by itself"}
+BATCH = " (†: in batch statistics)"
 TICKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 360000.0)  # seconds
 UNTRAINED = "none"
 # Inches of the page, of a panel, of a row of the list, and of what is around them.
@@ -39,7 +41,7 @@ POINT, GREY = 4.0, 2.0  # points around a marker that names keep clear of
 def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_time") -> Drawing:
     """Named points in two panels above a list of their names; what has nothing to train is at the left."""
     named = best_of_methods(results)
-    groups = {setting: [row for row in results if row.setting == setting] for setting in COLOURS}
+    groups = {setting: [row for row in results if _setting(row) == setting] for setting in COLOURS}
     groups = {setting: found for setting, found in groups.items() if found}
     seconds = _Seconds(results)
     listed = ROW * (len(named) + 1)
@@ -53,7 +55,8 @@ def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_tim
         for number, (setting, found) in enumerate(groups.items()):
             panel = axes(TOP + number * (PANEL + BETWEEN), PANEL)
             seconds.paint(panel)
-            panel.set_title(TITLES[setting], loc="left", color=COLOURS[setting])
+            daggers = any(row.transductive_batchnorm for row in found)
+            panel.set_title(TITLES[setting] + BATCH * daggers, loc="left", color=COLOURS[setting])
             panel.set(ylim=_bounds(found), ylabel="accuracy (%)")
             panel.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=ROUND_STEPS))
             _scatter(panel, found, named, seconds)
@@ -69,7 +72,7 @@ def accuracy_over_time(results: Sequence[Result], name: str = "accuracy_over_tim
         f"Accuracy on {data_words(first)}, {asked_words(first)}, over the time that one model was trained, without the "
         f"pre-training of its backbone ({UNTRAINED}: nothing is trained). The best row of every method has its name "
         "and its 95 % interval; filled: with E3BM. The dashed line is the best accuracy that its panel has with as "
-        "little training."
+        "little training. †: queries share batch statistics, so rows are transductive in fact."
     )
     return draw_figure(name, caption, compose, width=WIDTH, height=height, dpi=DOTS)
 
@@ -94,11 +97,11 @@ class _Seconds:
     """The axis of training times: logarithmic, with a place at its left for what has nothing to train."""
 
     def __init__(self, results: Sequence[Result]) -> None:
-        trained = [own for own in map(_seconds, results) if own > 0]
+        trained = [own for own in (result.train_seconds for result in results) if own > 0]
         self.left, self.longest = min(trained, default=1.0) / 3, max(trained, default=1.0)
 
     def of(self, result: Result) -> float:
-        return _seconds(result) or self.left
+        return result.train_seconds or self.left
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -116,14 +119,10 @@ class _Seconds:
 def front(results: Sequence[Result]) -> list[Result]:
     """Those that no other beats in as little time, the quickest first."""
     best: list[Result] = []
-    for result in sorted(results, key=lambda each: (_seconds(each), -each.accuracy)):
+    for result in sorted(results, key=lambda each: (each.train_seconds, -each.accuracy)):
         if not best or result.accuracy > best[-1].accuracy:
             best.append(result)
     return best
-
-
-def _seconds(result: Result) -> float:
-    return result.train_seconds / len(result.seeds or (0,))
 
 
 def _bounds(results: Sequence[Result]) -> tuple[float, float]:
@@ -132,8 +131,17 @@ def _bounds(results: Sequence[Result]) -> tuple[float, float]:
     return min(ends) - space, max(ends) + space
 
 
+def _setting(result: Result) -> str:
+    """In fact: queries that share batch statistics are used together, whatever the setting says."""
+    return "transductive" if result.answered_together else "inductive"
+
+
+def _named(result: Result, words: str) -> str:
+    return words + " †" * result.transductive_batchnorm
+
+
 def _look(result: Result) -> dict[str, Any]:
-    colour = COLOURS[result.setting]
+    colour = COLOURS[_setting(result)]
     return {"color": colour, "mfc": PAPER if result.hyperprior == "none" else colour, "marker": "o", "ms": 5.5}
 
 
@@ -170,7 +178,7 @@ def _scatter(axes: Axes, rows: Sequence[Result], named: Sequence[Result], second
         left, up = axes.transData.transform((x, y)) * scale
         return float(left), float(up)
 
-    names = [legible(row.method) for row in chosen]
+    names = [_named(row, legible(row.method)) for row in chosen]
     widths = [float(TextPath((0, 0), name, size=SMALL).get_extents().width) for name in names]
     own, grey = ([place(seconds.of(row), row.accuracy) for row in part] for part in (chosen, others))
     steps = [(place(*one), place(*other)) for one, other in pairwise(line)]
@@ -233,9 +241,14 @@ def _list(axes: Axes, named: Sequence[Result]) -> None:
     axes.set(xlim=(0, 1), ylim=(len(named) + 0.5, -0.5))
     cells = [("Best row of every method", "Backbone", "Accuracy %", "Training")]
     for row in named:
-        trained = duration(_seconds(row)) if _seconds(row) else UNTRAINED
+        trained = duration(row.train_seconds) if row.train_seconds else UNTRAINED
         cells.append(
-            (legible(method_words(row), 92), legible(row.backbone), f"{row.accuracy:.2f} ± {row.ci:.2f}", trained)
+            (
+                _named(row, legible(method_words(row), 92)),
+                legible(row.backbone),
+                f"{row.accuracy:.2f} ± {row.ci:.2f}",
+                trained,
+            )
         )
     for number, (words, backbone, accuracy, trained) in enumerate(cells):
         look: dict[str, Any] = {"fontsize": SMALL, "va": "center", "fontweight": "normal" if number else "bold"}

@@ -29,9 +29,14 @@ SHORT_NOTE = (
     " --markdown and --json also name the runs."
 )
 TIMES = (
-    "Training: the steps of all seeds, without validations and without the pre-training of backbones; times were"
-    " measured once, on machines that did other work"
-    " too. Run: its name without the seed."
+    "Training: the steps of one training, the mean over seeds, without validations and without the pre-training of"
+    " backbones; runs that answer together are one system, and their times are added. Times were measured once, on"
+    " machines that did other work too. Run: its name without the seed."
+)
+SPEED = (
+    "ms a task: the time of the test. Where a network passes an image once, whatever the episode, its features were"
+    ' computed before and are not counted; elsewhere they are. So rows cannot be compared by it: the table "Every'
+    ' method" of docs/performance.md has CPU times and says which include the network.'
 )
 POOLED = (
     "Several seeds: answers are averaged over seeds episode by episode, and intervals are over episodes, for these"
@@ -183,6 +188,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
         (DAGGER, any(result.transductive_batchnorm for result in results)),
         (POOLED, any(result.seeds for result in results)),
         (TIMES, True),
+        (SPEED, True),
     ]
     shown = tuple(note for note, needed in notes if needed)
     if not several:
@@ -232,7 +238,7 @@ def _cells(result: Result) -> tuple[Cell, ...]:
         Cell(result.setting + " †" * result.transductive_batchnorm),
         Cell(f"{result.parameters:,}", number=True),
         Cell(duration(result.train_seconds) if result.train_seconds else NONE, number=True),
-        Cell(f"{1000 * result.seconds / models / result.episodes:.1f}", number=True),
+        Cell(f"{1000 * result.seconds / result.episodes:.1f}", number=True),
         Cell(str(models) + ("" if result.seed_std is None else f" (std {result.seed_std:.2f})"), number=True),
         Cell(re.sub(r"-s\d+$", "", result.run.split(", ")[0])),
     )

@@ -37,7 +37,10 @@ RUNS = (
 STAR = "* the 95 % interval of the paired difference excludes zero."
 DAGGER = "† queries share batch statistics in BatchNorm: transductive in fact, whatever the setting says."
 OTHER_EPISODES = "Rows with another hash answered other episodes and are not comparable one by one."
-TIMES = "+param, +time and +train are against the method alone; times are measured once and not exact."
+TIMES = (
+    "+param, +time and +train are against the method alone; times are measured once and not exact, and of several seeds"
+    " they are the mean."
+)
 
 
 def results_table(results: Sequence[Result]) -> Table:
@@ -82,11 +85,8 @@ def details_table(results: Sequence[Result]) -> Table:
         baseline = baseline_of(result, results)
         texts = (result.method, result.run, result.backbone, result.epochs or None, result.order)
         costs = [f"{result.parameters:,}", _increase(result, baseline, lambda each: each.parameters, 2)]
-        costs += [duration(result.seconds), _increase(result, baseline, lambda each: each.seconds / _models(each), 1)]
-        costs += [
-            duration(result.train_seconds),
-            _increase(result, baseline, lambda each: each.train_seconds / _models(each), 1),
-        ]
+        costs += [duration(result.seconds), _increase(result, baseline, lambda each: each.seconds, 1)]
+        costs += [duration(result.train_seconds), _increase(result, baseline, lambda each: each.train_seconds, 1)]
         cells.append(
             (
                 *(Cell(NONE if text is None else str(text)) for text in texts),
@@ -151,10 +151,6 @@ def _difference(result: Result, results: Sequence[Result]) -> Cell:
     return Cell(f"{words} vs {partner_words(result, results)}", strong=result.excludes_zero)
 
 
-def _models(result: Result) -> int:
-    return len(result.seeds or (0,))
-
-
 def _backbone(run: Run) -> str:
     name, width = run.setting("backbone.name"), run.setting("backbone.width", 1)
     if name is None:
@@ -187,7 +183,7 @@ def plus_minus(value: Any, interval: Any) -> str:
 
 
 def _increase(result: Result, baseline: Result | None, cost: Callable[[Result], float], digits: int) -> str:
-    """Percent over the baseline, model for model."""
+    """Percent over the baseline."""
     if baseline is None or not cost(baseline) > 0:
         return NONE
     return f"{100 * (cost(result) / cost(baseline) - 1):+.{digits}f} %"

@@ -112,7 +112,9 @@ class Result(BaseModel):
     """Standard deviation of the accuracy between them."""
     commit: str = Field(min_length=1)
     seconds: float
+    """Of the test; over several seeds the mean, as of the training."""
     train_seconds: float
+    """Of all steps of the training, without validations; of all members where several runs answer together."""
     epoch_accuracy: tuple[float, ...] = ()
     """Of each epoch's learner alone; empty without an inner loop, as are the next two."""
     reliability: Bins | None = None
@@ -155,6 +157,11 @@ class Result(BaseModel):
     def uneven(self) -> bool:
         """Whether the classes of an episode share its queries unevenly."""
         return self.query_shares is not None
+
+    @property
+    def answered_together(self) -> bool:
+        """Whether an answer may depend on the other queries: by the setting, or by batch statistics that they share."""
+        return self.setting == "transductive" or self.transductive_batchnorm
 
     @property
     def task(self) -> str:

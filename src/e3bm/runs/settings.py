@@ -255,6 +255,8 @@ class TrainSettings(Settings):
             raise ValueError(f"{title} has no inner epochs, so there is no alpha and no v to set; leave out hyperprior")
         if inner is not None and inner.test_epochs not in (None, inner.epochs) and not plain:
             raise ValueError("method.test_epochs is for plain methods: learned alpha and v have exactly M values")
+        if inner is not None and inner.without_votes and self.hyperprior.weight in ("learned", "generated"):
+            raise ValueError(inner.without_votes)
         needs = self.method.needs
         for setting, found, possible in (
             ("backbone.adapt", self.backbone.adapt, needs.backbone),

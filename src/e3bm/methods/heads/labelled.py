@@ -59,8 +59,11 @@ class LearnedStart(nn.Module):
         self, support: Float[Tensor, "T S D"], labelled: LabelledSupport
     ) -> tuple[Float[Tensor, "T W D"], Float[Tensor, "T W"]]:
         tasks, ways = support.shape[0], labelled.class_share.shape[1]
-        check_ways(self.weight.shape[0], ways, "learned initialiser")
+        self.check_ways(ways)
         return self.weight.expand(tasks, -1, -1), self.bias.expand(tasks, -1)
+
+    def check_ways(self, ways: int) -> None:
+        check_ways(self.weight.shape[0], ways, "learned initialiser")
 
 
 class PrototypeStart(nn.Module):

@@ -148,10 +148,6 @@ def _average(name: str, values: list[float]) -> float:
     return fmean(values)
 
 
-def _total(name: str, values: list[float]) -> float:
-    return sum(values)
-
-
 def _averages(name: str, values: list[dict[str, float]]) -> dict[str, float]:
     return {name: fmean(each[name] for each in values) for name in values[0] if all(name in each for each in values)}
 
@@ -177,9 +173,8 @@ RULES: dict[str, Rule] = {
         _same,
     ),
     **dict.fromkeys(("method", "settings_digest", "commit", "run", "checkpoint"), _named),
-    **dict.fromkeys(("seconds", "train_seconds"), _total),
     **dict.fromkeys(("epoch_accuracy", "rates", "weights"), _curve),
-    "ece": _average,
+    **dict.fromkeys(("ece", "seconds", "train_seconds"), _average),
     "metrics": _averages,
     "reliability": _pooled,
 }  # fmt: skip

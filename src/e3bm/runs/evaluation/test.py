@@ -160,6 +160,7 @@ def _meta_trained(
     )  # a trained backbone is about to get other weights
     size = trained_on.input_shape[1]
     learner = build_learner(train, backbone, classes=trained_on.classes, image_size=size).to(engine.device)
+    learner.check_ways(settings.ways or train.episode.ways)
     checkpoint = _checkpoint(run, settings, progress)
     Checkpoints(run.path).load_weights(learner, checkpoint)
     questions = _open_questions(run, trained_on, train.data, train.episode, settings, engine)

@@ -47,6 +47,7 @@ def run_train(
         check_free_of_coordinates(settings, fitted.folds, trained)
         inputs |= fitted.inputs(settings)
     validated = settings.validation.episode(settings.episode)
+    learner.check_ways(validated.ways)
     validating = episode_sampler(data, settings.validation.split, validated, 0, "validation")
     with opened(folder, "train", settings, inputs, engine, tensorboard, data.input_shape) as run:
         validation = build_tasks(settings, data, backbone, validating, progress, engine)
