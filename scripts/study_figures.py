@@ -25,6 +25,12 @@ HELPED = (
     ("SIB", ("related-1shot", "one-fold-5shot"), "sib-plain", "sib-lstm-transductive"),
     ("SIB, equivariant,\n6 epochs", ("equivariant-1shot", "equivariant-5shot"), "sib-plain", "sib-lstm-transductive"),
     ("the same on\nuneven queries", ("equivariant-1shot", "equivariant-5shot"), "sib-plain", "sib-lstm-transductive"),
+    (
+        "MAML, its\nhyperprior of a fold",
+        ("maml-alternate-1shot", "maml-alternate-5shot"),
+        "maml-plain",
+        "maml-lstm-inductive",
+    ),
 )
 ARROW = {"arrowstyle": "-", "linewidth": 1.2}
 Arms = dict[str, Entry]
