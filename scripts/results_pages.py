@@ -128,7 +128,7 @@ def _added_table() -> str:
         cells: list[Cell] = []
         for result, alone in both:
             cells += [
-                Cell(f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}", result.excludes_zero, number=True),
+                _difference(result),
                 Cell(f"{alone.nll:.3f} → {result.nll:.3f}", number=True),
                 Cell(f"{alone.ece:.1f} → {result.ece:.1f}", number=True),
             ]
@@ -249,20 +249,20 @@ def _cross_fitted_table() -> str:
                     if each.runs[0].path.name.startswith(f"{method}-{arm}") and len(each.seeds) > 1
                 ]
                 even, uneven = (next(each for each in mine if each.first.uneven == wanted) for wanted in (False, True))
-                result = even.together(baseline_entry(even, found))
-                difference = "–"
-                if result.paired_difference is not None:
-                    difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}"
+                result, other = (each.together(baseline_entry(each, found)) for each in (even, uneven))
                 cells += [
                     Cell(f"{result.accuracy:.2f} ± {result.ci:.2f}", number=True),
-                    Cell(difference, result.excludes_zero, number=True),
+                    _difference(result),
                     Cell(f"{result.ece:.1f}", number=True),
-                    Cell(f"{uneven.together().accuracy:.2f}", number=True),
+                    Cell(f"{other.accuracy:.2f}", number=True),
+                    _difference(other),
                 ]
                 first = first or _arm(even)
             rows.append((Cell(first), *cells))
     columns = [
-        f"{name}, {shots}-shot" for shots in SHOTS for name in ("Accuracy %", "Difference", "ECE %", "Uneven queries")
+        f"{name}, {shots}-shot"
+        for shots in SHOTS
+        for name in ("Accuracy %", "Difference", "ECE %", "Uneven queries", "Difference there")
     ]
     return Table(("Method", *columns), tuple(rows)).markdown()
 
@@ -386,16 +386,13 @@ def _entries_table(found: Sequence[Entry], *, data: bool = False) -> str:
     apart = told_apart([each if isinstance(each, TrainSettings) else None for each in settings], named)
     for each, more in zip(ordered, apart, strict=True):
         result, first = each.together(baseline_entry(each, found)), each.first
-        difference = "–"
-        if result.paired_difference is not None:
-            difference = f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}"
         lines.append(
             (
                 Cell(", ".join(filter(None, (_arm(each), more))) + " †" * first.transductive_batchnorm),
                 *([Cell(f"{first.dataset} {first.split}")] if data else []),
                 Cell(first.task),
                 Cell(f"{result.accuracy:.2f} ± {result.ci:.2f}", number=True),
-                Cell(difference, result.excludes_zero, number=True),
+                _difference(result),
                 Cell(f"{result.nll:.3f}", number=True),
                 Cell(f"{result.ece:.1f}", number=True),
                 *([_metric(result, "calibrated_nll", 3), _metric(result, "calibrated_ece", 1)] if fitted else []),
@@ -409,6 +406,12 @@ def _arm(entry: Entry) -> str:
     first = entry.first
     kind = f" ({first.hyperprior})" if first.hyperprior != "none" and first.method.endswith(("+E3BM", "+ E3BM")) else ""
     return first.method + kind + ", familiar" * bool(entry.runs[0].setting("hyperprior.familiar"))
+
+
+def _difference(result: Result) -> Cell:
+    if result.paired_difference is None:
+        return Cell("–", number=True)
+    return Cell(f"{result.paired_difference:+.2f} ± {result.paired_ci:.2f}", result.excludes_zero, number=True)
 
 
 def _metric(result: Result, name: str, digits: int) -> Cell:
