@@ -99,9 +99,10 @@ def test_kept_rows_name_networks_that_are_fewer_and_trainings_that_serve_all_sho
     assert "shots" not in distances["CAN"]
 
 
+@pytest.mark.parametrize("dataset", ["fc100", "miniimagenet"])
 @pytest.mark.parametrize("shots", [1, 5])
-def test_every_system_of_the_first_table_has_a_kept_run_on_fc100(shots):
-    rows = reproduce(Request("T1", "fc100", shot=shots, results=RESULTS))
+def test_every_system_of_the_first_table_has_a_kept_run(shots, dataset):
+    rows = reproduce(Request("T1", dataset, shot=shots, results=RESULTS))
     others = [
         "MatchNets",
         "ProtoNets",
