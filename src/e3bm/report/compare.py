@@ -48,7 +48,7 @@ WHOLE = ("none", ALONE, "alpha generated, v generated")
 TABLED_STUDIES = (
     "cross-fitted-1shot", "cross-fitted-5shot", "related-1shot", "one-fold-5shot", "equivariant-1shot",
     "equivariant-5shot", "map-balance-1shot", "map-balance-5shot", "maml-alternate-1shot", "maml-alternate-5shot",
-    "maml-uneven-1shot", "maml-uneven-5shot", "taught-4conv-means",
+    "maml-uneven-1shot", "maml-uneven-5shot",
     "miniimagenet-cross-fitted-1shot", "miniimagenet-cross-fitted-5shot",
 )  # fmt: skip
 # Methods that the second part has were trained again there, on better tasks: tables leave out those of the first.
